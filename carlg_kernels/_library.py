@@ -1,0 +1,89 @@
+"""The operator library: schemas are defined here in Python, so the package imports without its compiled object.
+
+``register`` is called once per op by the modules in ``carlg_kernels.ops``. It defines the schema, the fake implementation,
+the autograd formula, and one implementation per backend; :mod:`carlg_kernels._dispatch` decides which backends take part.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from carlg_kernels import _dispatch
+
+NAMESPACE = "carlg_kernels"
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+
+@dataclass(frozen=True)
+class Op:
+    """One registered operator and the backends that implement it."""
+
+    name: str
+    schema: str
+    backends: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+OPS: dict[str, Op] = {}
+
+
+def _lazy(module: str, function: str) -> Callable[..., Any]:
+    """A launcher that imports its module on the first call, so that triton is never imported needlessly."""
+
+    def launch(*args: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*args)
+
+    launch.__name__ = function
+    return launch
+
+
+def _refuse(name: str, backend: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        devices = sorted({a.device.type for a in args if isinstance(a, torch.Tensor)})
+        raise RuntimeError(_dispatch.refusal(name, backend, devices))
+
+    return refuse
+
+
+def register(
+    name: str,
+    arguments: str,
+    *,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any],
+    cpp: tuple[str, ...] = ("cpu",),
+    triton: bool = True,
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> None:
+    """Define ``carlg_kernels::name`` with its schema, fake, autograd formula and backends.
+
+    ``cpp`` names the devices that ``_C.so`` serves for this op; ``triton`` says that ``carlg_kernels._triton`` has a launcher
+    of the same name in the module of the op's file.
+    """
+    schema = f"{name}{arguments}"
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    qualified = f"{NAMESPACE}::{name}"
+    backends: dict[str, tuple[str, ...]] = {"reference": ("any",)}
+    if cpp:
+        backends["cpp"] = cpp
+    if triton:
+        backends["triton"] = ("cuda", "xpu")
+    OPS[name] = Op(name, schema, backends)
+
+    chosen = _dispatch.BACKEND
+    fallback = reference if chosen in ("auto", "reference") else _refuse(name, chosen)
+    _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
+    if triton and chosen in ("auto", "triton"):
+        module = f"{NAMESPACE}._triton.{name.removesuffix('_backward')}"
+        launcher = _lazy(module, name)
+        keys = ["CPU"] if _dispatch.INTERPRET and chosen == "triton" else []
+        if _dispatch.triton_importable():
+            keys += ["CUDA", "XPU"]
+        for key in keys:
+            _LIBRARY.impl(name, launcher, key)
+    torch.library.register_fake(qualified, fake, lib=_LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(qualified, backward, setup_context=setup_context, lib=_LIBRARY)

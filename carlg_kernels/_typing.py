@@ -1,0 +1,28 @@
+"""Types and dtype rules shared by every layer."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+Singleton = Literal["zero", "code"]
+EmptyPolicy = Literal["keep", "zero", "error"]
+VarianceDistance = Literal["sqeuclidean", "euclidean"]
+
+
+class Assignment(NamedTuple):
+    """Nearest and second-nearest centroid of every point, with true Euclidean distances.
+
+    With a single centroid ``second_labels`` is -1 and ``second_distances`` is infinite.
+    """
+
+    labels: Tensor
+    distances: Tensor
+    second_labels: Tensor
+    second_distances: Tensor
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Half types are computed, and their values returned, in float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

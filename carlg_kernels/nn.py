@@ -1,0 +1,136 @@
+"""Losses as modules: |target - index|, or -index where target is None."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from carlg_kernels import functional
+from carlg_kernels._typing import Singleton, VarianceDistance
+from carlg_kernels._validation import check_choice
+
+OnDegenerate = Literal["raise", "zero"]
+
+
+class _IndexLoss(torch.nn.Module):
+    """Turns a cluster validity index into a loss. Subclasses compute the index."""
+
+    def __init__(self, target: float | None, on_degenerate: OnDegenerate) -> None:
+        super().__init__()
+        if target is not None and not isinstance(target, (int, float)):
+            raise TypeError(f"target must be a number or None, got {type(target).__name__}")
+        self.target = None if target is None else float(target)
+        self.on_degenerate = check_choice(on_degenerate, "on_degenerate", ("raise", "zero"))
+
+    def _loss(self, index: Tensor) -> Tensor:
+        return -index if self.target is None else (self.target - index).abs()
+
+    def _guarded(self, z: Tensor, labels: Tensor | None) -> Tensor | None:
+        """A zero that keeps the graph connected, where the clustering is degenerate and that is asked for."""
+        if self.on_degenerate == "raise" or labels is None or torch.compiler.is_compiling():
+            return None
+        kept = labels[labels >= 0]
+        present = kept.unique().numel()
+        return None if 2 <= present < kept.numel() else 0.0 * z.sum()
+
+    def extra_repr(self) -> str:
+        return f"target={self.target}, on_degenerate={self.on_degenerate!r}"
+
+
+class SimplifiedSilhouetteLoss(_IndexLoss):
+    """|target - mean simplified silhouette|; see :func:`carlg_kernels.simplified_silhouette`.
+
+    Parameters
+    ----------
+    target : float or None
+        None minimises -index.
+    singleton : {"zero", "code"}
+    on_degenerate : {"raise", "zero"}
+        What a clustering with one cluster, or with nothing but singletons, gives: ValueError, or 0 with a zero gradient.
+
+    Examples
+    --------
+    >>> loss = ck.nn.SimplifiedSilhouetteLoss(target=0.9)
+    >>> z = torch.tensor([[0.0], [1.0], [10.0], [11.0]], requires_grad=True)
+    >>> round(loss(z, labels=torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.0499
+    """
+
+    def __init__(
+        self,
+        target: float | None = 0.9,
+        singleton: Singleton = "zero",
+        on_degenerate: OnDegenerate = "raise",
+    ) -> None:
+        super().__init__(target, on_degenerate)
+        self.singleton = check_choice(singleton, "singleton", ("zero", "code"))
+
+    def forward(
+        self,
+        z: Tensor,
+        centroids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_clusters: int | None = None,
+    ) -> Tensor:
+        zero = self._guarded(z, labels) if centroids is None else None
+        if zero is not None:
+            return zero
+        return self._loss(
+            functional.simplified_silhouette(
+                z, centroids, labels, singleton=self.singleton, num_clusters=num_clusters  # type: ignore[arg-type]
+            )
+        )
+
+
+class VarianceRatioLoss(_IndexLoss):
+    """-VRC, or |target - VRC|; see :func:`carlg_kernels.variance_ratio`.
+
+    Examples
+    --------
+    >>> loss = ck.nn.VarianceRatioLoss()
+    >>> z = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    >>> loss(z, torch.tensor([0, 0, 1, 1]))
+    tensor(-200.)
+    """
+
+    def __init__(
+        self,
+        target: float | None = None,
+        distance: VarianceDistance = "sqeuclidean",
+        on_degenerate: OnDegenerate = "raise",
+    ) -> None:
+        super().__init__(target, on_degenerate)
+        self.distance = check_choice(distance, "distance", ("sqeuclidean", "euclidean"))
+
+    def forward(
+        self,
+        z: Tensor,
+        labels: Tensor | None = None,
+        centroids: Tensor | None = None,
+        num_clusters: int | None = None,
+    ) -> Tensor:
+        zero = self._guarded(z, labels)
+        if zero is not None:
+            return zero
+        return self._loss(
+            functional.variance_ratio(z, labels, centroids, self.distance, num_clusters)  # type: ignore[arg-type]
+        )
+
+
+class DaviesBouldinLoss(_IndexLoss):
+    """The Davies-Bouldin index itself, which is to be small; see :func:`carlg_kernels.davies_bouldin`.
+
+    Examples
+    --------
+    >>> loss = ck.nn.DaviesBouldinLoss()
+    >>> z = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    >>> loss(z, torch.tensor([0, 0, 1, 1]))
+    tensor(0.1000)
+    """
+
+    def __init__(self, on_degenerate: OnDegenerate = "raise") -> None:
+        super().__init__(None, on_degenerate)
+
+    def forward(self, z: Tensor, labels: Tensor, num_clusters: int | None = None) -> Tensor:
+        zero = self._guarded(z, labels)
+        return functional.davies_bouldin(z, labels, num_clusters) if zero is None else zero
