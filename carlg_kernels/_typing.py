@@ -9,6 +9,7 @@ Reduction = Literal["mean", "sum", "none"]
 Singleton = Literal["zero", "code"]
 EmptyPolicy = Literal["keep", "zero", "error"]
 VarianceDistance = Literal["sqeuclidean", "euclidean"]
+SilhouetteMetric = Literal["euclidean", "sqeuclidean", "cosine"]
 
 
 class Assignment(NamedTuple):
@@ -21,6 +22,14 @@ class Assignment(NamedTuple):
     distances: Tensor
     second_labels: Tensor
     second_distances: Tensor
+
+
+class SilhouetteParts(NamedTuple):
+    """Mean distances of every point to its own cluster and to the nearest other one, and the label of that one."""
+
+    own: Tensor
+    other: Tensor
+    nearest: Tensor
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -4,9 +4,12 @@ from carlg_kernels import _dispatch
 from carlg_kernels.ops import (
     assign,
     centroid_update,
+    cluster_distances,
     davies_bouldin,
+    edge_distances,
     silhouette,
     simplified_silhouette,
+    squared_silhouette,
     variance_ratio,
 )
 
@@ -15,8 +18,11 @@ _dispatch.load_compiled()
 __all__ = [
     "assign",
     "centroid_update",
+    "cluster_distances",
     "davies_bouldin",
+    "edge_distances",
     "silhouette",
     "simplified_silhouette",
+    "squared_silhouette",
     "variance_ratio",
 ]
