@@ -57,8 +57,7 @@ def torch_paths() -> tuple[list[str], str]:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise SystemExit(
-            "carlg_kernels needs torch to build: pip install -c constraints.txt torch, "
-            "then pip install --no-build-isolation ."
+            "carlg_kernels needs torch to build: pip install -c constraints.txt torch, then pip install --no-build-isolation ."
         )
     folder = pathlib.Path(spec.origin).parent
     include = folder / "include"
@@ -169,9 +168,7 @@ class BuildKernels(Command):
 
     def cuda_library(self) -> list[str]:
         """Where libcudart_static lies, asked of nvcc itself."""
-        dry = subprocess.run(
-            [str(wanted_nvcc()), "--dryrun", "-o", "x", "x.o"], capture_output=True, text=True
-        ).stderr
+        dry = subprocess.run([str(wanted_nvcc()), "--dryrun", "-o", "x", "x.o"], capture_output=True, text=True).stderr
         folders = [word.strip('"') for word in dry.split() if word.strip('"').startswith("-L")]
         return folders
 
