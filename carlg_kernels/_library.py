@@ -112,5 +112,5 @@ def register(
 def call(name: str, *args: Any) -> Any:
     """Call an operator. torch.func transforms do not see formulas of torch.library, so they get the same formula as a Function."""
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return _FUNCTIONS[name].apply(*args)  # type: ignore[no-untyped-call]
+        return _FUNCTIONS[name].apply(*args)
     return getattr(getattr(torch.ops, NAMESPACE), name)(*args)
