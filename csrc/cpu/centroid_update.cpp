@@ -57,7 +57,7 @@ void update_rows_backward(const MatrixView& view, int64_t c, const CentroidUpdat
       }
       const C* g = grad + j * d;
       const C w = weights == nullptr ? inverse[j] : weights[i] * inverse[j];
-      C* out = dz.begin(i, scratch.get() + d);
+      C* __restrict__ out = dz.begin(i, scratch.get() + d);
       for (int64_t k = 0; k < d; ++k) out[k] = w * g[k];
       dz.end(i, out);
       if (dweights != nullptr) {
