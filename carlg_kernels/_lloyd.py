@@ -10,8 +10,6 @@ from carlg_kernels import ops
 from carlg_kernels._init import draw_distinct
 from carlg_kernels._sums import origin_of
 
-_ROWS = 4096
-
 
 class Run(NamedTuple):
     """Where Lloyd's iterations ended."""
@@ -19,12 +17,6 @@ class Run(NamedTuple):
     centroids: Tensor
     n_iter: int
     converged: bool
-
-
-def own_distances(z: Tensor, centroids: Tensor, labels: Tensor) -> Tensor:
-    """||z_u - mu_{label_u}||^2, a few rows at a time."""
-    parts = zip(z.split(_ROWS), labels.split(_ROWS), strict=True)
-    return torch.cat([(x.to(centroids.dtype) - centroids[y]).square().sum(1) for x, y in parts])
 
 
 def _rows_for_empty(
@@ -45,7 +37,7 @@ def _rows_for_empty(
     if policy == "random":
         rows = draw_distinct(z.shape[0], empty.numel(), weights, generator, z.device)
     else:
-        far = own_distances(z, centroids, labels)
+        far = ops.own_distance.own_distance(z, centroids, labels)
         if weights is not None:
             far = far.masked_fill(weights == 0, -1)
         rows = far.topk(empty.numel()).indices

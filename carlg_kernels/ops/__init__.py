@@ -8,6 +8,7 @@ from carlg_kernels.ops import (
     kmeans_plus_plus,
     kmedoids,
     lloyd,
+    own_distance,
     simplified_silhouette,
     variance_ratio,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",
+    "own_distance",
     "simplified_silhouette",
     "variance_ratio",
 ]
