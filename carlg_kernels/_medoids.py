@@ -24,7 +24,7 @@ def _column(data: Tensor, precomputed: bool, x: Tensor) -> Tensor:
 def two_nearest(data: Tensor, precomputed: bool, medoids: Tensor) -> tuple[Tensor, Tensor]:
     """Positions (2, n) and distances (2, n) of the nearest and second-nearest medoid of every point."""
     if precomputed:
-        return two_nearest_medoids(distance_columns(data, True, medoids))
+        return two_nearest_medoids(distance_columns(data, medoids, True))
     first, near, second, far = ops.assign.assign(data, data[medoids].to(compute_dtype(data.dtype)))
     return torch.stack([first, second]), torch.stack([near, far])
 
@@ -51,7 +51,7 @@ def _build(data: Tensor, precomputed: bool, c: int) -> Tensor:
     closest = torch.full((n,), float("inf"), device=data.device, dtype=compute_dtype(data.dtype))
     for _ in range(c):
         losses = [
-            torch.minimum(distance_columns(data, precomputed, index), closest[:, None]).sum(0)
+            torch.minimum(distance_columns(data, index, precomputed), closest[:, None]).sum(0)
             for index in everyone.split(max(1, _BLOCK_ELEMENTS // n))
         ]
         new = torch.cat(losses).index_fill_(0, chosen, float("inf")).argmin()[None]
@@ -82,12 +82,12 @@ def swap_until_stable(
     nearest, distances = two_nearest(data, precomputed, medoids)
     tried = 0
     for iteration in range(1, max_iter + 1):
-        for begin in range(0, n, _CANDIDATES):
-            end = min(begin + _CANDIDATES, n)
+        for candidates in torch.arange(n, device=data.device).split(_CANDIDATES):
             swaps, last = ops.kmedoids.kmedoids(
-                data, precomputed, medoids, nearest, distances, begin, end
-            ).tolist()
-            tried = end - 1 - last if swaps else tried + end - begin
+                data, None, candidates, medoids, nearest, distances, precomputed
+            )
+            size = candidates.numel()
+            tried = size - 1 - last if swaps else tried + size
             if tried >= n:
                 return medoids, nearest, distances, iteration, True
     return medoids, nearest, distances, max_iter, False
