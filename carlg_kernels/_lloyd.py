@@ -31,9 +31,7 @@ def _rows_for_empty(
     """The empty clusters and the rows that re-seed them, as many as there are rows to give."""
     empty = (mass == 0).nonzero().flatten()
     if policy == "error":
-        raise ValueError(
-            f"empty='error': clusters {empty[:10].tolist()} have no points; choose another init or policy"
-        )
+        raise ValueError(f"empty='error': clusters {empty[:10].tolist()} have no points; choose another init or policy")
     if policy == "random":
         rows = draw_distinct(z.shape[0], empty.numel(), weights, generator, z.device)
     else:
@@ -92,9 +90,7 @@ def iterate(
     labels, bounds = ops.lloyd.new_state(z)
     previous, origin = centroids, origin_of(z)
     for step in range(1, max_iter + 1):
-        means, mass, progress = ops.lloyd.lloyd(
-            z, weights, centroids, previous, origin, labels, bounds
-        )
+        means, mass, progress = ops.lloyd.lloyd(z, weights, centroids, previous, origin, labels, bounds)
         shift, changed, starved = progress.tolist()
         if starved and empty != "keep":
             seeds = _rows_for_empty(z, centroids, labels, mass, weights, empty, generator)

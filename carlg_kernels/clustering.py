@@ -140,13 +140,9 @@ def kmeans(
         if spherical:
             start = _lloyd.unit_rows(start, start)
         if batch_size is None:
-            run = _lloyd.iterate(
-                z, start, weights, max_iter, tolerance, empty, spherical, generator
-            )
+            run = _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
         else:
-            run = _minibatch.iterate(
-                z, start, weights, batch_size, max_iter, tolerance, spherical, generator
-            )
+            run = _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
         result = _labelled(z, run, weights)
         if best is None or result.inertia < best.inertia:
             best = result
@@ -250,9 +246,7 @@ def kmedoids(
         data, precomputed = pairwise_distances(data), True
     if medoids is None:
         medoids = _medoids.initial_medoids(data, precomputed, c, str(init), generator)
-    medoids, nearest, near, rounds, stable = _medoids.swap_until_stable(
-        data, precomputed, medoids, max_iter
-    )
+    medoids, nearest, near, rounds, stable = _medoids.swap_until_stable(data, precomputed, medoids, max_iter)
     if points is not data:
         nearest, near = _medoids.two_nearest(points, False, medoids)
     inertia = torch.tensor(fixed_sum(near[0]), dtype=near.dtype if near.device.type == "mps" else torch.float64)

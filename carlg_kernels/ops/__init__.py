@@ -4,12 +4,16 @@ from carlg_kernels import _dispatch
 from carlg_kernels.ops import (
     assign,
     centroid_update,
+    cluster_distances,
     davies_bouldin,
+    edge_distances,
     kmeans_plus_plus,
     kmedoids,
     lloyd,
     own_distance,
+    silhouette,
     simplified_silhouette,
+    squared_silhouette,
     variance_ratio,
 )
 
@@ -18,11 +22,15 @@ _dispatch.load_compiled()
 __all__ = [
     "assign",
     "centroid_update",
+    "cluster_distances",
     "davies_bouldin",
+    "edge_distances",
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",
     "own_distance",
+    "silhouette",
     "simplified_silhouette",
+    "squared_silhouette",
     "variance_ratio",
 ]

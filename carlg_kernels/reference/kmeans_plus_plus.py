@@ -27,9 +27,7 @@ def draw(mass: Tensor, uniforms: Tensor) -> Tensor:
     return index.clamp(max=n - 1)
 
 
-def kmeans_plus_plus(
-    z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor
-) -> Tensor:
+def kmeans_plus_plus(z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor) -> Tensor:
     x = points(z)
     chosen = torch.empty(uniforms.shape[0], dtype=torch.int64, device=z.device)
     w = torch.ones_like(closest) if weights is None else weights.to(closest.dtype)
