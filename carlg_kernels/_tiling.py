@@ -66,8 +66,9 @@ def score_tiles(dtype: torch.dtype, n: int, c: int, d: int) -> ScoreTiles:
         return ScoreTiles(32, power_of_two(c, 16, 32), 16, 4, 2)
     block_n = 128 if n >= _MANY_ROWS else 64
     block_c = power_of_two(c, 16, 64)
-    block_d = power_of_two(d, 16, 32)
-    stages = 3
+    # Deeper tiles spill registers on sm_80: three TF32 products keep both operands in two pieces.
+    block_d = 16
+    stages = 3 if target() == "cuda" else 1
     while stages > 1 and 4 * stages * (block_n + block_c) * block_d > _SHARED_BYTES[target()] // 2:
         stages -= 1
     return ScoreTiles(block_n, block_c, block_d, block_n // 16, stages)
@@ -78,9 +79,15 @@ def row_tiles(d: int) -> RowTiles:
     return RowTiles(_ROW_TILE // block_d, block_d)
 
 
+def sum_tiles(d: int) -> RowTiles:
+    """Row tiles of kernels that add up in float64: half the size, for twice the registers an element."""
+    tile = row_tiles(d)
+    return RowTiles(tile.block_n // 2, tile.block_d)
+
+
 def cluster_tiles(c: int, d: int, whole_rows: bool = False) -> ClusterTiles:
     """``whole_rows``: a program needs all dimensions of a row (its norm), so the cluster is not shared."""
-    tile = row_tiles(d)
+    tile = sum_tiles(d)
     blocks = -(-d // tile.block_d)
     parts = 1 if whole_rows or c >= _MANY_CLUSTERS else min(blocks, _MAX_PARTS)
     span = -(-blocks // parts) * tile.block_d

@@ -186,12 +186,12 @@ def member_sum(
 
 
 @triton.jit
-def ordered_sum(values_ptr, size, BLOCK: tl.constexpr):
-    """Sum of values_ptr[:size] in float64, the same for any order of the programs that wrote it."""
+def ordered_sum(values_ptr, size, stride, BLOCK: tl.constexpr):
+    """Sum of ``size`` values in float64, the same for any order of the programs that wrote it."""
     total = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, size, BLOCK):
         index = start + tl.arange(0, BLOCK)
-        total += tl.load(values_ptr + index, mask=index < size, other=0).to(tl.float64)
+        total += tl.load(values_ptr + index * stride, mask=index < size, other=0).to(tl.float64)
     return tl.sum(total, 0)
 
 

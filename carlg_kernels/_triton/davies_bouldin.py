@@ -67,7 +67,7 @@ def davies_bouldin_kernel(
     tl.store(worst_ptr + cluster, tl.where(present, worst, 0))
     if is_last(counter_ptr, c):
         _, clusters = count_clusters(counts_ptr, c, BLOCK)
-        total = ordered_sum(worst_ptr, c, BLOCK) / tl.maximum(clusters, 1).to(tl.float64)
+        total = ordered_sum(worst_ptr, c, 1, BLOCK) / tl.maximum(clusters, 1).to(tl.float64)
         tl.store(value_ptr, total.to(DTYPE))
 
 
@@ -89,8 +89,8 @@ def davies_bouldin_pull_kernel(
     rival_rows = tl.zeros((BLOCK_C,), tl.int32) + rival
     apart = distances_to(means_ptr, rival_rows, single, cluster, d, DTYPE, BLOCK_C, BLOCK_D)
     inverse = tl.sum(tl.where(single, reciprocal(apart), 0), 0)
-    spread = dispersion + tl.load(dispersion_ptr + rival)
-    push = spread * inverse * inverse * inverse
+    both = dispersion + tl.load(dispersion_ptr + rival)
+    push = both * inverse * inverse * inverse
 
     first, count, _ = list_members(rivals_ptr, 1, c, cluster, order_ptr, BLOCK)
     steps = tl.zeros((BLOCK_C,), tl.float64)
@@ -133,7 +133,7 @@ def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor
     dispersion = spread.view(c)
     rivals = torch.empty(c, dtype=torch.int32, device=z.device)
     worst, value = means.new_empty(c), means.new_empty(())
-    tiles = _tiling.row_tiles(d)
+    tiles = _tiling.sum_tiles(d)
     common.launch(
         davies_bouldin_kernel,
         (c,),
@@ -163,7 +163,7 @@ def davies_bouldin_backward(
     c, d = means.shape
     slope, shared, push = means.new_empty(c), torch.empty_like(means), means.new_empty(c)
     order = torch.empty(c, dtype=torch.int32, device=z.device)
-    tiles = _tiling.row_tiles(d)
+    tiles = _tiling.sum_tiles(d)
     common.launch(
         davies_bouldin_pull_kernel,
         (c,),

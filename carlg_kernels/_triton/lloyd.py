@@ -66,7 +66,7 @@ def lloyd_kernel(
     tl.store(partial_ptr + row * parts + part, tl.sum(moved, 0))
     programs = tl.num_programs(0) * parts
     if is_last(counter_ptr, programs):
-        shift = ordered_sum(partial_ptr, programs, 1024)
+        shift = ordered_sum(partial_ptr, programs, 1, 1024)
         tl.store(shift_ptr, shift.to(DTYPE))
         tl.store(done_ptr, (shift <= tolerance).to(tl.int32))
 

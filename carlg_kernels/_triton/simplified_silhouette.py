@@ -49,12 +49,15 @@ def gradient_weights(own, other, upstream):
 @triton.jit(do_not_specialize=["n"])
 def simplified_silhouette_kernel(
     z_ptr, labels_ptr, centers_ptr, counts_ptr, value_ptr, own_labels_ptr, other_labels_ptr, own_ptr, other_ptr,
-    partial_ptr, scored_ptr, counter_ptr, n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
+    partial_ptr, n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
     SINGLETON_ZERO: tl.constexpr, REDUCTION: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     DTYPE: tl.constexpr = own_ptr.dtype.element_ty
     TIED: tl.constexpr = counts_ptr is not None
+    if TIED:
+        # The means are contiguous; one scalar register less.
+        stride_cc = d
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     near, second = two_nearest(
         z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, counts_ptr, rows, n, c, d,
@@ -88,14 +91,23 @@ def simplified_silhouette_kernel(
     if REDUCTION == "none":
         tl.store(value_ptr + rows, value, mask=rows < n)
     else:
+        # Two numbers a program, and before them the counter.
         programs = tl.num_programs(0)
-        tl.store(partial_ptr + tl.program_id(0), tl.sum(value.to(tl.float64), 0))
-        tl.store(scored_ptr + tl.program_id(0), tl.sum(keep.to(tl.int32), 0))
+        counter_ptr = partial_ptr.to(tl.pointer_type(tl.int32))
+        partial_ptr += 1
+        tl.store(partial_ptr + 2 * tl.program_id(0), tl.sum(value.to(tl.float64), 0))
+        tl.store(partial_ptr + 2 * tl.program_id(0) + 1, tl.sum(keep.to(tl.float64), 0))
         if is_last(counter_ptr, programs):
-            total = ordered_sum(partial_ptr, programs, 1024)
+            total = tl.zeros((512,), tl.float64)
+            scored = tl.zeros((512,), tl.float64)
+            for start in range(0, programs, 512):
+                index = start + tl.arange(0, 512)
+                total += tl.load(partial_ptr + 2 * index, mask=index < programs, other=0.0)
+                scored += tl.load(partial_ptr + 2 * index + 1, mask=index < programs, other=0.0)
+            result = tl.sum(total, 0)
             if REDUCTION == "mean":
-                total *= reciprocal(ordered_sum(scored_ptr, programs, 1024))
-            tl.store(value_ptr, total.to(DTYPE))
+                result *= reciprocal(tl.sum(scored, 0))
+            tl.store(value_ptr, result.to(DTYPE))
 
 
 @triton.jit
@@ -209,7 +221,8 @@ def simplified_silhouette(
     c = resolve_num_clusters(labels, num_clusters) if centroids is None else centroids.shape[0]
     tiles = _tiling.score_tiles(dtype, n, c, d)
     programs = -(-n // tiles.block_n)
-    counter = torch.empty(1, dtype=torch.int32, device=z.device)
+    partial = torch.empty(1 + 2 * programs, dtype=torch.float64, device=z.device)
+    counter = partial[:1].view(torch.int32)
     if centroids is None:
         assert labels is not None
         centers, counts = centroid_update(z, labels, None, c, counter)
@@ -222,12 +235,10 @@ def simplified_silhouette(
     own_labels = torch.empty(n, dtype=torch.int32, device=z.device)
     other_labels = torch.empty_like(own_labels)
     value = torch.empty_like(own) if reduction == "none" else own.new_empty(())
-    partial = torch.empty(programs, dtype=torch.float64, device=z.device)
-    scored = torch.empty(programs, dtype=torch.int32, device=z.device)
     common.launch(
         simplified_silhouette_kernel,
         (programs,),
-        z, labels, centers, counts, value, own_labels, other_labels, own, other, partial, scored, counter,
+        z, labels, centers, counts, value, own_labels, other_labels, own, other, partial,
         n, c, d, *z.stride(), labels.stride(0) if labels is not None else 0, *centers.stride(),
         SINGLETON_ZERO=singleton_zero, REDUCTION=reduction, PRECISION=_tiling.precision(dtype),
         BLOCK_N=tiles.block_n, BLOCK_C=tiles.block_c, BLOCK_D=tiles.block_d,

@@ -75,7 +75,7 @@ def variance_ratio_kernel(
         )
         sums += count * (norm if SQUARED else square_root(norm)).to(tl.float64)
     between = tl.sum(sums, 0)
-    within = ordered_sum(spread_ptr, spreads, BLOCK)
+    within = ordered_sum(spread_ptr, spreads, 1, BLOCK)
     floor = epsilon * (between + within)
     safe = tl.where(within > 0, within, tl.where(floor > 0, floor, 1.0))
     tl.store(value_ptr, (kappa(points, present) * between / safe).to(DTYPE))
@@ -149,7 +149,7 @@ def variance_ratio(
     )
     centers = means if centroids is None else centroids
     value, grand_mean, scatter = means.new_empty(()), means.new_empty(d), means.new_empty(2)
-    tiles = _tiling.row_tiles(d)
+    tiles = _tiling.sum_tiles(d)
     common.launch(
         variance_ratio_kernel,
         (1,),
@@ -187,7 +187,7 @@ def variance_ratio_backward(
     c = centers.shape[0]
     slope, shared = grand_mean.new_empty(c), grand_mean.new_empty((c, d))
     dcentroids = grand_mean.new_empty((c if need_centroids else 0, d))
-    tiles = _tiling.row_tiles(min(d, 32))
+    tiles = _tiling.sum_tiles(min(d, 32))
     common.launch(
         variance_ratio_pull_kernel,
         (-(-d // tiles.block_d),),
