@@ -248,3 +248,24 @@ CASES = _cases()
 
 def run(case: Case, dtype: torch.dtype, device: str = "cpu") -> None:
     case.check(dtype, device, **case.options)
+
+
+PUBLIC = ("simplified_silhouette", "variance_ratio", "davies_bouldin")
+_PLAIN = {
+    "assign-plain",
+    "centroid_update-weighted",
+    "simplified_silhouette-labels-none",
+    "simplified_silhouette-both-mean",
+    "variance_ratio-labels-sqeuclidean",
+    "variance_ratio-centroids-euclidean",
+    "davies_bouldin-plain",
+    "lloyd-weighted-settled",
+}
+
+
+def interpreted() -> list[tuple[Case, str]]:
+    """What the interpreter runs: every case in float32, one or two of every op in the other types."""
+    pairs = [(case, "float32") for case in CASES]
+    for dtype in ("float16", "bfloat16", "float64"):
+        pairs += [(case, dtype) for case in CASES if str(case) in _PLAIN]
+    return pairs
