@@ -58,13 +58,14 @@ inline std::vector<Piece> cut_into_pieces(const Segments& segments) {
 
 // sum += x
 template <typename C>
-CK_INLINE void add_row(C* sum, const C* x, int64_t d) {
+CK_INLINE void add_row(C* __restrict__ sum, const C* __restrict__ x, int64_t d) {
   for (int64_t k = 0; k < d; ++k) sum[k] += x[k];
 }
 
 // sum += w (x - m)
 template <typename C>
-CK_INLINE void add_scaled_difference(C* sum, C w, const C* x, const C* m, int64_t d) {
+CK_INLINE void add_scaled_difference(C* __restrict__ sum, C w, const C* __restrict__ x,
+                                     const C* __restrict__ m, int64_t d) {
   for (int64_t k = 0; k < d; ++k) sum[k] += w * (x[k] - m[k]);
 }
 

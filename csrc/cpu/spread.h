@@ -72,7 +72,7 @@ void spread_gradient(const Rows<C>& z, const int64_t* labels,
         const C distance = std::sqrt(squared_distance(x, m, d));
         w = distance > 0 ? w / distance : C(0);
       }
-      C* out = dz.begin(i, scratch.get() + d);
+      C* __restrict__ out = dz.begin(i, scratch.get() + d);
       for (int64_t k = 0; k < d; ++k) out[k] = base[k] + w * (x[k] - m[k]);
       dz.end(i, out);
     }

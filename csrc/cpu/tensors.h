@@ -50,6 +50,28 @@ inline Tensor checked_labels(const Tensor& labels, int64_t n, int64_t clusters) 
   return y;
 }
 
+// Saved int32 indices, contiguous, each in [-1, clusters).
+inline void check_indices(const Tensor& x, int64_t n, int64_t clusters, const char* name) {
+  check_vector(x, n, ScalarType::Int, name);
+  CK_CHECK(x.is_contiguous(), name, " must be contiguous");
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t value = pointer<int32_t>(x)[i];
+    CK_CHECK(value >= -1 && value < clusters, name, " must lie in [-1, ", clusters, "), got ", value);
+  }
+}
+
+inline void set_element(const Tensor& x, int64_t i, double value) {
+  if (x.scalar_type() == ScalarType::Double) {
+    pointer<double>(x)[i] = value;
+  } else {
+    pointer<float>(x)[i] = static_cast<float>(value);
+  }
+}
+
+inline double element(const Tensor& x, int64_t i) {
+  return x.scalar_type() == ScalarType::Double ? pointer<double>(x)[i] : pointer<float>(x)[i];
+}
+
 inline std::optional<Tensor> checked_weights(const std::optional<Tensor>& weights,
                                              const Tensor& z) {
   if (!weights) return std::nullopt;

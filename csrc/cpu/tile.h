@@ -12,6 +12,15 @@
 #include <limits>
 #include <vector>
 
+// Ties an accumulator to its register, so that unrolling cannot make the compiler spill it.
+#if defined(__AVX512F__)
+#define CK_KEEP_IN_REGISTER(x) asm("" : "+v"(x))
+#elif defined(__x86_64__)
+#define CK_KEEP_IN_REGISTER(x) asm("" : "+x"(x))
+#else
+#define CK_KEEP_IN_REGISTER(x)
+#endif
+
 namespace ck::CK_ISA {
 
 #if defined(__AVX512F__)
@@ -89,43 +98,58 @@ class Panels {
   Buffer<C> values_, bias_;
 };
 
-template <typename C, int V>
-CK_INLINE void product_tile(const C* const (&rows)[kTileRows], const C* panel, const C* bias,
-                            int64_t d, Vec<C> (&tile)[kTileRows][V]) {
+// tile = bias + rows x panel. Not inlined: on its own the compiler keeps every accumulator in a register.
+template <typename C, int R, int V>
+__attribute__((noinline)) void product_tile(const C* a, int64_t stride, const C* panel, const C* bias,
+                                            int64_t d, Vec<C> (&tile)[R][V]) {
   constexpr int L = kLanes<C>;
+  Vec<C> sum[R][V];
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) {
     const Vec<C> start = load(bias + v * L);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) tile[r][v] = start;
+    for (int r = 0; r < R; ++r) sum[r][v] = start;
   }
-  for (int64_t k = 0; k < d; ++k) {
+  for (const C* end = a + d; a != end; ++a, panel += V * L) {
     Vec<C> column[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) column[v] = load(panel + v * L);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-      const Vec<C> x = broadcast(rows[r][k]);
+    for (int r = 0; r < R; ++r) {
+      const Vec<C> x = broadcast(a[r * stride]);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) tile[r][v] += x * column[v];
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] += x * column[v];
+        CK_KEEP_IN_REGISTER(sum[r][v]);
+      }
     }
-    panel += V * L;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) tile[r][v] = sum[r][v];
   }
 }
 
-// Calls consume(first_row, rows, first_column, tile) for every tile of m rows (row i at a + i * stride) with one panel. Rows beyond m
-// repeat the last one and are to be ignored.
+// Calls consume(first_row, first_column, tile) for every tile of m rows (row i at a + i * stride) with one panel. The tile is a
+// Vec<C>[R][V]; R shrinks at the last rows.
 template <int V, typename C, typename Consume>
 CK_INLINE void panel_product(const C* a, int64_t stride, int64_t m, const Panels<C>& panels,
                              int64_t panel, const Consume& consume) {
-  const int64_t first_column = panel * Panels<C>::kWidth;
-  for (int64_t first = 0; first < m; first += kTileRows) {
-    const C* rows[kTileRows];
-    for (int r = 0; r < kTileRows; ++r) rows[r] = a + std::min(first + r, m - 1) * stride;
-    Vec<C> tile[kTileRows][V];
-    product_tile<C, V>(rows, panels.values(panel), panels.bias(panel), panels.depth(), tile);
-    consume(first, std::min<int64_t>(kTileRows, m - first), first_column, tile);
-  }
+  const C* values = panels.values(panel);
+  const C* bias = panels.bias(panel);
+  const int64_t column = panel * Panels<C>::kWidth;
+  int64_t row = 0;
+  const auto run = [&]<int R>(std::integral_constant<int, R>) {
+    for (; row + R <= m; row += R) {
+      Vec<C> tile[R][V];
+      product_tile<C, R, V>(a + row * stride, stride, values, bias, panels.depth(), tile);
+      consume(row, column, tile);
+    }
+  };
+  run(std::integral_constant<int, kTileRows>{});
+  run(std::integral_constant<int, kTileRows / 2>{});
+  run(std::integral_constant<int, 1>{});
 }
 
 // All panels against a block of m rows, panel by panel: a panel stays in L1 while the rows come from L2. `consume` is a generic

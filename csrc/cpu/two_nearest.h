@@ -98,11 +98,11 @@ void two_nearest_block(const C* a, int64_t stride, int64_t m, const Panels<C>& p
   for (int64_t i = 0; i < m; ++i) state[i].clear();
   const Vec<Index<C>> lanes = lane_numbers<C>();
   block_product(a, stride, m, panels,
-                [&](int64_t first, int64_t rows, int64_t column, const auto& tile) {
-                  constexpr int V = std::extent_v<std::remove_reference_t<decltype(tile)>, 1>;
+                [&](int64_t first, int64_t column, const auto& tile) {
+                  using Tile = std::remove_reference_t<decltype(tile)>;
+                  constexpr int R = std::extent_v<Tile, 0>, V = std::extent_v<Tile, 1>;
 #pragma GCC unroll 8
-                  for (int r = 0; r < kTileRows; ++r) {
-                    if (r >= rows) break;
+                  for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
                     for (int v = 0; v < V; ++v) {
                       const Index<C> base = static_cast<Index<C>>(column + v * kLanes<C>);

@@ -49,7 +49,8 @@ CK_INLINE void store(T* p, Vec<T> v) {
 
 template <typename T>
 CK_INLINE Vec<T> broadcast(T x) {
-  return Vec<T>{} + x;
+  // x - 0 is x for every x, so that the compiler drops the subtraction (0 + x would turn -0 into 0)
+  return x - Vec<T>{};
 }
 
 template <typename T>
