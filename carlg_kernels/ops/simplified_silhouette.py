@@ -119,7 +119,8 @@ def simplified_silhouette(
     wants_grad = torch.is_grad_enabled() and (
         z.requires_grad or (centroids is not None and centroids.requires_grad)
     )
-    save_sums = wants_grad and reduction != "none" and num_clusters > 0
+    # On a GPU the sums would cost the forward a third launch; there the backward makes them.
+    save_sums = wants_grad and reduction != "none" and num_clusters > 0 and z.device.type == "cpu"
     return torch.ops.carlg_kernels.simplified_silhouette(  # type: ignore[no-any-return]
         z, labels, centroids, num_clusters, reduction, singleton_zero, save_sums
     )[0]
