@@ -113,6 +113,7 @@ def simplified_silhouette(
 ) -> Tensor:
     """``num_clusters``: the number of centroids, or with labels alone the number of clusters (0: unknown)."""
     wants_grad = torch.is_grad_enabled() and (z.requires_grad or (centroids is not None and centroids.requires_grad))
-    save_sums = wants_grad and reduction != "none" and num_clusters > 0
+    # On a GPU the sums would cost the forward a third launch; there the backward makes them.
+    save_sums = wants_grad and reduction != "none" and num_clusters > 0 and z.device.type == "cpu"
     arguments = (z, labels, centroids, num_clusters, reduction, singleton_zero, save_sums)
     return call("simplified_silhouette", *arguments)[0]  # type: ignore[no-any-return]
