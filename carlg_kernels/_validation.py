@@ -125,10 +125,9 @@ def check_edges(edge_index: Any, z: Tensor, name: str = "edge_index") -> Tensor:
     return edge_index.to(torch.int64)
 
 
-def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        _fail(ValueError, name, "one of " + ", ".join(map(repr, choices)), value)
-    return str(value)
+        _fail(ValueError, name, "one of " + ", ".join(map(repr, choices)), describe(value))
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
@@ -139,9 +138,7 @@ def check_count(value: Any, name: str, least: int = 1) -> int:
     return value
 
 
-def resolve_clusters(
-    labels: Tensor, num_clusters: int | None, *, clustered: bool = True, name: str = "labels"
-) -> tuple[Tensor, int]:
+def resolve_clusters(labels: Tensor, num_clusters: int | None, *, clustered: bool = True, name: str = "labels") -> tuple[Tensor, int]:
     """Labels and the number of clusters, 0 where it is unknown inside torch.compile.
 
     Labels whose largest value is far above the number of points are renumbered, in order, so that no memory is spent on gaps.

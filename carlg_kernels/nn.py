@@ -20,7 +20,8 @@ class _IndexLoss(torch.nn.Module):
         if target is not None and not isinstance(target, (int, float)):
             raise TypeError(f"target must be a number or None, got {type(target).__name__}")
         self.target = None if target is None else float(target)
-        self.on_degenerate = check_choice(on_degenerate, "on_degenerate", ("raise", "zero"))
+        check_choice(on_degenerate, "on_degenerate", ("raise", "zero"))
+        self.on_degenerate = on_degenerate
 
     def _loss(self, index: Tensor) -> Tensor:
         return -index if self.target is None else (self.target - index).abs()
@@ -63,7 +64,8 @@ class SimplifiedSilhouetteLoss(_IndexLoss):
         on_degenerate: OnDegenerate = "raise",
     ) -> None:
         super().__init__(target, on_degenerate)
-        self.singleton = check_choice(singleton, "singleton", ("zero", "code"))
+        check_choice(singleton, "singleton", ("zero", "code"))
+        self.singleton: Singleton = singleton
 
     def forward(
         self,
@@ -77,7 +79,11 @@ class SimplifiedSilhouetteLoss(_IndexLoss):
             return zero
         return self._loss(
             functional.simplified_silhouette(
-                z, centroids, labels, singleton=self.singleton, num_clusters=num_clusters  # type: ignore[arg-type]
+                z,
+                centroids,
+                labels,
+                singleton=self.singleton,
+                num_clusters=num_clusters,
             )
         )
 
@@ -137,7 +143,8 @@ class VarianceRatioLoss(_IndexLoss):
         on_degenerate: OnDegenerate = "raise",
     ) -> None:
         super().__init__(target, on_degenerate)
-        self.distance = check_choice(distance, "distance", ("sqeuclidean", "euclidean"))
+        check_choice(distance, "distance", ("sqeuclidean", "euclidean"))
+        self.distance: VarianceDistance = distance
 
     def forward(
         self,
@@ -149,9 +156,7 @@ class VarianceRatioLoss(_IndexLoss):
         zero = self._guarded(z, labels)
         if zero is not None:
             return zero
-        return self._loss(
-            functional.variance_ratio(z, labels, centroids, self.distance, num_clusters)  # type: ignore[arg-type]
-        )
+        return self._loss(functional.variance_ratio(z, labels, centroids, self.distance, num_clusters))
 
 
 class DaviesBouldinLoss(_IndexLoss):

@@ -197,9 +197,7 @@ def _checked(z: Tensor, labels: Tensor, num_clusters: int | None) -> tuple[Tenso
     return resolve_clusters(check_labels(labels, z), num_clusters)
 
 
-def _parts(
-    z: Tensor, labels: Tensor, metric: SilhouetteMetric, clusters: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(z: Tensor, labels: Tensor, metric: SilhouetteMetric, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
     check_choice(metric, "metric", _METRICS)
     if metric == "euclidean":
         return ops.silhouette.silhouette(z, labels, clusters)
@@ -211,9 +209,7 @@ def _parts(
     unit = x / square.masked_fill(zero, 1).sqrt()[:, None]
     # 1 - cos = ||x - y||^2 / 2 on unit vectors; a zero vector is at distance 1 from everything, as in scikit-learn.
     unit = unit.masked_fill(zero[:, None], 0)
-    own, other, nearest = ops.squared_silhouette.squared_silhouette(
-        unit, labels, zero.to(x.dtype), clusters
-    )
+    own, other, nearest = ops.squared_silhouette.squared_silhouette(unit, labels, zero.to(x.dtype), clusters)
     return own / 2, other / 2, nearest
 
 

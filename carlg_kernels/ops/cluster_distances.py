@@ -22,9 +22,7 @@ def _fake(z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int) -> Tens
     return z.new_empty((z.shape[0],), dtype=compute_dtype(z.dtype))
 
 
-def _backward_fake(
-    grad: Tensor, z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int
-) -> Tensor:
+def _backward_fake(grad: Tensor, z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int) -> Tensor:
     return z.new_empty(z.shape)
 
 
@@ -34,9 +32,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    dz = torch.ops.carlg_kernels.cluster_distances_backward(
-        grad, *ctx.saved_tensors, ctx.num_clusters
-    )
+    dz = torch.ops.carlg_kernels.cluster_distances_backward(grad, *ctx.saved_tensors, ctx.num_clusters)
     return dz, None, None, None
 
 

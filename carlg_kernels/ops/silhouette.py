@@ -45,9 +45,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _backward(
-    ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _grad_nearest: Any
-) -> tuple[Tensor | None, None, None]:
+def _backward(ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _grad_nearest: Any) -> tuple[Tensor | None, None, None]:
     given = grad_own if grad_own is not None else grad_other
     if given is None:
         return None, None, None
@@ -69,8 +67,7 @@ register(
 )
 register(
     "silhouette_backward",
-    "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters)"
-    " -> Tensor",
+    "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters) -> Tensor",
     reference=reference.silhouette_backward,
     fake=_backward_fake,
     triton=False,

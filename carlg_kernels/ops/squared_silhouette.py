@@ -49,24 +49,19 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _backward(
-    ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _grad_nearest: Any
-) -> tuple[Tensor | None, None, None, None]:
+def _backward(ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _grad_nearest: Any) -> tuple[Tensor | None, None, None, None]:
     given = grad_own if grad_own is not None else grad_other
     if given is None:
         return None, None, None, None
     p = torch.zeros_like(given) if grad_own is None else grad_own
     q = torch.zeros_like(given) if grad_other is None else grad_other
-    dz = torch.ops.carlg_kernels.squared_silhouette_backward(
-        p, q, *ctx.saved_tensors, ctx.num_clusters
-    )
+    dz = torch.ops.carlg_kernels.squared_silhouette_backward(p, q, *ctx.saved_tensors, ctx.num_clusters)
     return dz, None, None, None
 
 
 register(
     "squared_silhouette",
-    "(Tensor z, Tensor labels, Tensor? excess, int num_clusters)"
-    " -> (Tensor own, Tensor other, Tensor nearest)",
+    "(Tensor z, Tensor labels, Tensor? excess, int num_clusters) -> (Tensor own, Tensor other, Tensor nearest)",
     reference=reference.squared_silhouette,
     fake=_fake,
     cpp=(),
@@ -76,8 +71,7 @@ register(
 )
 register(
     "squared_silhouette_backward",
-    "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters)"
-    " -> Tensor",
+    "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters) -> Tensor",
     reference=reference.squared_silhouette_backward,
     fake=_backward_fake,
     cpp=(),
@@ -85,7 +79,5 @@ register(
 )
 
 
-def squared_silhouette(
-    z: Tensor, labels: Tensor, excess: Tensor | None, num_clusters: int
-) -> Outputs:
+def squared_silhouette(z: Tensor, labels: Tensor, excess: Tensor | None, num_clusters: int) -> Outputs:
     return torch.ops.carlg_kernels.squared_silhouette(z, labels, excess, num_clusters)  # type: ignore[no-any-return]

@@ -26,9 +26,7 @@ def cluster_distances(z: Tensor, labels: Tensor, weights: Tensor, num_clusters: 
     return total
 
 
-def cluster_distances_backward(
-    grad: Tensor, z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int
-) -> Tensor:
+def cluster_distances_backward(grad: Tensor, z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int) -> Tensor:
     x = points(z)
     x, w = x - x.mean(0), weights.to(x.dtype)
     dz = torch.zeros_like(z, memory_format=torch.contiguous_format)

@@ -12,9 +12,7 @@ from carlg_kernels.reference.common import (
 )
 
 
-def squared_silhouette(
-    z: Tensor, labels: Tensor, excess: Tensor | None, num_clusters: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def squared_silhouette(z: Tensor, labels: Tensor, excess: Tensor | None, num_clusters: int) -> tuple[Tensor, Tensor, Tensor]:
     x = points(z)
     c = resolve_num_clusters(labels, num_clusters)
     means, counts = segment_mean(x, labels, c)
