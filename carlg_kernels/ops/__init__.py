@@ -3,8 +3,10 @@
 from carlg_kernels import _dispatch
 from carlg_kernels.ops import (
     assign,
+    assigned_silhouette,
     centroid_update,
     davies_bouldin,
+    hop_distance,
     kmeans_plus_plus,
     kmedoids,
     lloyd,
@@ -17,8 +19,10 @@ _dispatch.load_compiled()
 
 __all__ = [
     "assign",
+    "assigned_silhouette",
     "centroid_update",
     "davies_bouldin",
+    "hop_distance",
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",
