@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from carlg_kernels import metrics, nn
-from carlg_kernels._typing import Assignment, KMeansResult, KMedoidsResult
+from carlg_kernels._typing import Assignment, KMeansResult, KMedoidsResult, SilhouetteParts
 from carlg_kernels.clustering import graph_distance, kmeans, kmedoids
 from carlg_kernels.functional import (
     assign,
@@ -13,6 +13,7 @@ from carlg_kernels.functional import (
     update_centroids,
     variance_ratio,
 )
+from carlg_kernels.silhouettes import margin, mean_silhouette, silhouette, silhouette_parts
 
 if TYPE_CHECKING:
     from carlg_kernels.estimators import KMeans, KMedoids, MiniBatchKMeans
@@ -26,13 +27,18 @@ __all__ = [
     "KMedoids",
     "KMedoidsResult",
     "MiniBatchKMeans",
+    "SilhouetteParts",
     "assign",
     "davies_bouldin",
     "graph_distance",
     "kmeans",
     "kmedoids",
+    "margin",
+    "mean_silhouette",
     "metrics",
     "nn",
+    "silhouette",
+    "silhouette_parts",
     "simplified_silhouette",
     "update_centroids",
     "variance_ratio",
@@ -48,7 +54,5 @@ def __getattr__(name: str) -> Any:
     try:
         estimators = importlib.import_module("carlg_kernels.estimators")
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"carlg_kernels.{name} needs scikit-learn: pip install 'carlg-kernels[sklearn]' ({error})"
-        ) from error
+        raise ImportError(f"carlg_kernels.{name} needs scikit-learn: pip install 'carlg-kernels[sklearn]' ({error})") from error
     return getattr(estimators, name)

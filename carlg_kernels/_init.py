@@ -22,9 +22,7 @@ def uniform(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.rand(shape, generator=generator, device=generator.device, dtype=wide)
 
 
-def draw_distinct(
-    n: int, count: int, weights: Tensor | None, generator: torch.Generator, device: torch.device
-) -> Tensor:
+def draw_distinct(n: int, count: int, weights: Tensor | None, generator: torch.Generator, device: torch.device) -> Tensor:
     """``count`` distinct numbers below n; with weights, each next one in proportion to its weight."""
     if weights is None:
         order = torch.randperm(n, generator=generator, device=generator.device)[:count]
@@ -48,9 +46,7 @@ def _plus_plus(z: Tensor, c: int, weights: Tensor | None, generator: torch.Gener
     return _local_search(z, torch.cat(chosen), weights, generator)
 
 
-def _local_search(
-    z: Tensor, rows: Tensor, weights: Tensor | None, generator: torch.Generator
-) -> Tensor:
+def _local_search(z: Tensor, rows: Tensor, weights: Tensor | None, generator: torch.Generator) -> Tensor:
     """Swaps of starting centroids for points drawn as k-means++ draws them, where a swap lowers the inertia.
 
     Greedy seeding leaves some clusters with two centroids and others with none; a swap repairs both for the price of one column of
@@ -89,9 +85,7 @@ def _parallel(z: Tensor, c: int, weights: Tensor | None, generator: torch.Genera
     return chosen[_plus_plus(z[chosen], c, mass, generator)]
 
 
-def initial_rows(
-    z: Tensor, c: int, init: str, weights: Tensor | None, generator: torch.Generator
-) -> Tensor:
+def initial_rows(z: Tensor, c: int, init: str, weights: Tensor | None, generator: torch.Generator) -> Tensor:
     """The row numbers of ``c`` starting centroids."""
     if init == "random":
         return draw_distinct(z.shape[0], c, weights, generator, z.device)

@@ -60,9 +60,7 @@ def _build(data: Tensor, precomputed: bool, c: int) -> Tensor:
     return chosen
 
 
-def initial_medoids(
-    data: Tensor, precomputed: bool, c: int, init: str, generator: torch.Generator
-) -> Tensor:
+def initial_medoids(data: Tensor, precomputed: bool, c: int, init: str, generator: torch.Generator) -> Tensor:
     if init == "random":
         return draw_distinct(data.shape[0], c, None, generator, data.device)
     if init == "build":
@@ -70,9 +68,7 @@ def initial_medoids(
     return _spread(data, precomputed, c, generator)
 
 
-def swap_until_stable(
-    data: Tensor, precomputed: bool, medoids: Tensor, max_iter: int
-) -> tuple[Tensor, Tensor, Tensor, int, bool]:
+def swap_until_stable(data: Tensor, precomputed: bool, medoids: Tensor, max_iter: int) -> tuple[Tensor, Tensor, Tensor, int, bool]:
     """FasterPAM: rounds over all candidates until n of them in a row bring no swap.
 
     Returns the medoids, the positions and distances of the two nearest of every point, the number of rounds, and whether it was stable.
@@ -83,9 +79,7 @@ def swap_until_stable(
     tried = 0
     for iteration in range(1, max_iter + 1):
         for candidates in torch.arange(n, device=data.device).split(_CANDIDATES):
-            swaps, last = ops.kmedoids.kmedoids(
-                data, None, candidates, medoids, nearest, distances, precomputed
-            )
+            swaps, last = ops.kmedoids.kmedoids(data, None, candidates, medoids, nearest, distances, precomputed)
             size = candidates.numel()
             tried = size - 1 - last if swaps else tried + size
             if tried >= n:

@@ -10,6 +10,7 @@ Singleton = Literal["zero", "code"]
 EmptyPolicy = Literal["keep", "zero", "error"]
 StarvedPolicy = Literal["farthest", "keep", "random", "error"]
 VarianceDistance = Literal["sqeuclidean", "euclidean"]
+SilhouetteMetric = Literal["euclidean", "sqeuclidean", "cosine"]
 
 
 class Assignment(NamedTuple):
@@ -45,6 +46,14 @@ class KMedoidsResult(NamedTuple):
     inertia: Tensor
     n_iter: int
     converged: bool
+
+
+class SilhouetteParts(NamedTuple):
+    """Mean distances of every point to its own cluster and to the nearest other one, and the label of that one."""
+
+    own: Tensor
+    other: Tensor
+    nearest: Tensor
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

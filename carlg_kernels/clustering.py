@@ -128,16 +128,13 @@ def kmeans(
     init = check_init(init, z, c)
     if tolerance > 0:
         tolerance *= mean_variance(z)
+
     def iterate(start: Tensor) -> Run:
         if spherical:
             start = _lloyd.unit_rows(start, start)
         if batch_size is None:
-            return _lloyd.iterate(
-                z, start, weights, max_iter, tolerance, empty, spherical, generator
-            )
-        return _minibatch.iterate(
-            z, start, weights, batch_size, max_iter, tolerance, spherical, generator
-        )
+            return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
+        return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
 
     return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
 
@@ -145,7 +142,8 @@ def kmeans(
 def check_init(init: str | Tensor, z: Tensor, c: int) -> str | Tensor:
     """The name of a start, or given centroids in the dtype that ``z`` is computed in."""
     if not isinstance(init, Tensor):
-        return check_choice(init, "init", _STARTS)
+        check_choice(init, "init", _STARTS)
+        return init
     init = check_centroids(init, z, name="init").detach()
     check_finite(init, "init")
     if init.shape[0] != c:
@@ -275,9 +273,7 @@ def kmedoids(
         data, precomputed = pairwise_distances(data), True
     if medoids is None:
         medoids = _medoids.initial_medoids(data, precomputed, c, str(init), generator)
-    medoids, nearest, near, rounds, stable = _medoids.swap_until_stable(
-        data, precomputed, medoids, max_iter
-    )
+    medoids, nearest, near, rounds, stable = _medoids.swap_until_stable(data, precomputed, medoids, max_iter)
     if points is not data:
         nearest, near = _medoids.two_nearest(points, False, medoids)
     inertia = torch.tensor(fixed_sum(near[0]), dtype=near.dtype if near.device.type == "mps" else torch.float64)
@@ -337,9 +333,7 @@ def graph_distance(z: Tensor, edge_index: Tensor, mix: float = 0.5) -> Tensor:
         raise ValueError(f"edge_index must be int64 of shape (2, e), got {describe(edge_index)}")
     edges, n = edge_index.long(), z.shape[0]
     if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= n):
-        raise ValueError(
-            f"edge_index must hold row numbers of z in [0, {n}), got {int(edges.min())} to {int(edges.max())}"
-        )
+        raise ValueError(f"edge_index must hold row numbers of z in [0, {n}), got {int(edges.min())} to {int(edges.max())}")
     hops = ops.hop_distance.hop_distance(edges, n)
     hops = torch.where(hops < 0, hops.max(), hops)
     return pairwise_distances(z).mul_(mix).add_(hops, alpha=1 - mix)

@@ -44,9 +44,7 @@ def _new_generator(random_state: Any) -> torch.Generator:
     return generator
 
 
-class _Clusterer(  # type: ignore[misc]
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
-):
+class _Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """What the estimators share: arrays to tensors, prediction and distances to the centres."""
 
     cluster_centers_: Array
@@ -60,23 +58,12 @@ class _Clusterer(  # type: ignore[misc]
             return X.detach()
         if isinstance(X, Tensor):
             X = X.detach().to(compute_dtype(X.dtype)).numpy()
-        X = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], order="C", accept_large_sparse=False
-        )
+        X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], order="C", accept_large_sparse=False)
         return _as_tensor(X)
 
     def _check_samples(self, n: int) -> None:
         if n < self.n_clusters:
             raise ValueError(f"n_samples={n} should be >= n_clusters={self.n_clusters}.")
-
-    def _weights(self, sample_weight: Array, X: Array, z: Tensor) -> Tensor | None:
-        if sample_weight is None:
-            return None
-        if isinstance(sample_weight, Tensor):
-            return sample_weight.to(z)
-        dtype = np.float64 if z.dtype == torch.float64 else np.float32
-        weights = _check_sample_weight(sample_weight, X, dtype=dtype, ensure_non_negative=True)
-        return _as_tensor(weights).to(z.device)
 
     def _init(self, z: Tensor) -> str | Tensor:
         if isinstance(self.init, str):
@@ -104,6 +91,19 @@ class _Clusterer(  # type: ignore[misc]
         exact = "donot_use_mm_for_euclid_dist"
         return torch.cdist(z, self._centers(z), compute_mode=exact).cpu().numpy()
 
+
+class _Means(_Clusterer):
+    """What the estimators with sample weights share."""
+
+    def _weights(self, sample_weight: Array, X: Array, z: Tensor) -> Tensor | None:
+        if sample_weight is None:
+            return None
+        if isinstance(sample_weight, Tensor):
+            return sample_weight.to(z)
+        dtype = np.float64 if z.dtype == torch.float64 else np.float32
+        weights = _check_sample_weight(sample_weight, X, dtype=dtype, ensure_non_negative=True)
+        return _as_tensor(weights).to(z.device)
+
     def fit_predict(self, X: Array, y: Any = None, sample_weight: Array = None) -> Array:
         return self.fit(X, sample_weight=sample_weight).labels_
 
@@ -125,7 +125,7 @@ class _Clusterer(  # type: ignore[misc]
         self.n_iter_ = result.n_iter
 
 
-class KMeans(_Clusterer):
+class KMeans(_Means):
     """k-means; parameters and attributes as in scikit-learn, the work as in :func:`carlg_kernels.kmeans`.
 
     Parameters
@@ -187,7 +187,7 @@ class KMeans(_Clusterer):
         return self
 
 
-class MiniBatchKMeans(_Clusterer):
+class MiniBatchKMeans(_Means):
     """Mini-batch k-means; parameters and attributes as in scikit-learn.
 
     Parameters

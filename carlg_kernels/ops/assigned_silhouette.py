@@ -13,9 +13,7 @@ from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import assigned_silhouette as reference
 
 
-def _fake(
-    z: Tensor, centroids: Tensor, own_labels: Tensor, other_labels: Tensor, reduction: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake(z: Tensor, centroids: Tensor, own_labels: Tensor, other_labels: Tensor, reduction: str) -> tuple[Tensor, Tensor, Tensor]:
     own = z.new_empty(z.shape[0], dtype=compute_dtype(z.dtype))
     value = torch.empty_like(own) if reduction == "none" else own.new_empty(())
     return value, own, torch.empty_like(own)
@@ -51,8 +49,7 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ..
 
 register(
     "assigned_silhouette",
-    "(Tensor z, Tensor centroids, Tensor own_labels, Tensor other_labels, str reduction)"
-    " -> (Tensor value, Tensor own, Tensor other)",
+    "(Tensor z, Tensor centroids, Tensor own_labels, Tensor other_labels, str reduction) -> (Tensor value, Tensor own, Tensor other)",
     reference=reference.assigned_silhouette,
     fake=_fake,
     setup_context=_setup_context,
@@ -62,9 +59,7 @@ register(
 )
 
 
-def assigned_silhouette(
-    z: Tensor, centroids: Tensor, own_labels: Tensor, other_labels: Tensor, reduction: str
-) -> Tensor:
+def assigned_silhouette(z: Tensor, centroids: Tensor, own_labels: Tensor, other_labels: Tensor, reduction: str) -> Tensor:
     return torch.ops.carlg_kernels.assigned_silhouette(  # type: ignore[no-any-return]
         z, centroids, own_labels, other_labels, reduction
     )[0]

@@ -12,9 +12,7 @@ from carlg_kernels._library import register
 from carlg_kernels.reference import kmeans_plus_plus as reference
 
 
-def _fake(
-    z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor
-) -> Tensor:
+def _fake(z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor) -> Tensor:
     return z.new_empty(uniforms.shape[0], dtype=torch.int64)
 
 
@@ -27,7 +25,5 @@ register(
 )
 
 
-def kmeans_plus_plus(
-    z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor
-) -> Tensor:
+def kmeans_plus_plus(z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor) -> Tensor:
     return torch.ops.carlg_kernels.kmeans_plus_plus(z, weights, origin, uniforms, closest)  # type: ignore[no-any-return]

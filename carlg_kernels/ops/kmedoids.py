@@ -51,7 +51,5 @@ def kmedoids(
     squared: bool = False,
 ) -> tuple[int, int]:
     """The number of swaps and the position of the last candidate swapped in."""
-    swaps, last = torch.ops.carlg_kernels.kmedoids(
-        data, weights, candidates, medoids, nearest, distances, precomputed, squared
-    ).tolist()
+    swaps, last = torch.ops.carlg_kernels.kmedoids(data, weights, candidates, medoids, nearest, distances, precomputed, squared).tolist()
     return swaps, last

@@ -27,16 +27,14 @@ def draw(mass: Tensor, uniforms: Tensor) -> Tensor:
     return index.clamp(max=n - 1)
 
 
-def kmeans_plus_plus(
-    z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor
-) -> Tensor:
+def kmeans_plus_plus(z: Tensor, weights: Tensor | None, origin: Tensor, uniforms: Tensor, closest: Tensor) -> Tensor:
     x = points(z)
     chosen = torch.empty(uniforms.shape[0], dtype=torch.int64, device=z.device)
     w = torch.ones_like(closest) if weights is None else weights.to(closest.dtype)
     for step, u in enumerate(uniforms):
         candidates = draw(w * closest, u.to(z.device))
         table = torch.minimum(squared_distances(x, x[candidates]), closest[:, None])
-        best = (w[:, None] * table).sum(0).argmin()
-        chosen[step] = candidates[best]
-        closest.copy_(table[:, best])
+        best = (w[:, None] * table).sum(0).argmin()[None]
+        chosen[step : step + 1] = candidates.index_select(0, best)
+        closest.copy_(table.index_select(1, best)[:, 0])
     return chosen

@@ -10,9 +10,7 @@ _BLOCK_ELEMENTS = 1 << 22
 _TOLERANCE = 8
 
 
-def distance_columns(
-    data: Tensor, index: Tensor, precomputed: bool, squared: bool = False
-) -> Tensor:
+def distance_columns(data: Tensor, index: Tensor, precomputed: bool, squared: bool = False) -> Tensor:
     """D(u, x) for the points x of ``index``, shape (n, len(index)), in the compute dtype."""
     if precomputed:
         return points(data[index]).T
