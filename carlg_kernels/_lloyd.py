@@ -89,11 +89,7 @@ def iterate(
     """Lloyd's iterations until no label changes, the squared move of the centroids is at most ``tolerance``, or ``max_iter``."""
     if not spherical and _dispatch.triton_serves(z.device.type):
         return _iterate_ahead(z, centroids, weights, max_iter, tolerance, empty, generator)
-    steps = _Steps(z, centroids, weights, empty, spherical, generator)
-    for step in range(1, max_iter + 1):
-        if steps.advance(tolerance):
-            return Run(steps.centroids, step, True)
-    return Run(steps.centroids, max_iter, False)
+    return _Steps(z, centroids, weights, empty, spherical, generator).run(max_iter, tolerance)
 
 
 class _Steps:
@@ -114,6 +110,12 @@ class _Steps:
         self.labels, self.bounds = ops.lloyd.new_state(z)
         self.origin = origin_of(z)
 
+    def run(self, max_iter: int, tolerance: float) -> Run:
+        for step in range(1, max_iter + 1):
+            if self.advance(tolerance):
+                return Run(self.centroids, step, True)
+        return Run(self.centroids, max_iter, False)
+
     def advance(self, tolerance: float) -> bool:
         """One step; whether it was the last."""
         z, centroids = self.z, self.centroids
@@ -127,7 +129,7 @@ class _Steps:
         if self.spherical or starved:
             shift = fixed_sum((means - centroids).square().flatten())
         self.previous, self.centroids = centroids, means
-        return changed == 0 or shift <= tolerance
+        return bool(changed == 0 or shift <= tolerance)
 
 
 def _iterate_ahead(
@@ -158,13 +160,8 @@ def _iterate_ahead(
             starved |= (step.mass == 0).any()
         steps, converged, emptied = torch.stack([taken, done, starved.int()]).tolist()
         if emptied and empty != "keep":
-            followed = _Steps(z, start, weights, empty, False, generator)
-            converged = False
-            for steps in range(1, burst + 1):
-                converged = followed.advance(tolerance)
-                if converged:
-                    break
-            centroids = followed.centroids
+            followed = _Steps(z, start, weights, empty, False, generator).run(burst, tolerance)
+            centroids, steps, converged = followed
             done = torch.full_like(done, int(converged))
         n_iter += steps
         if converged:
