@@ -82,11 +82,9 @@ class CandidateFinder {
     w.rows.load(problem_.z, points, begin, m, centre_.get());
     C* scores = w.scores.get();
     block_product(w.rows.row(0), w.rows.stride(), m, panels_,
-                  [&](int64_t first, int64_t rows, int64_t column, const auto& tile) {
-                    constexpr int V = std::extent_v<std::remove_reference_t<decltype(tile)>, 1>;
+                  [&]<int R, int V>(int64_t first, int64_t column, const Vec<C>(&tile)[R][V]) {
 #pragma GCC unroll 8
-                    for (int r = 0; r < kTileRows; ++r) {
-                      if (r >= rows) break;
+                    for (int r = 0; r < R; ++r) {
                       const C norm = w.rows.norm(first + r);
 #pragma GCC unroll 8
                       for (int v = 0; v < V; ++v) {

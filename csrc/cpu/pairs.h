@@ -30,14 +30,14 @@ CK_INLINE int64_t padded_stride(int64_t d) {
   return (ceil_div(d, line) | 1) * line;
 }
 
-// Translated points, row-major with zero padding, with their squared norms and weights.
+// Translated points, row-major with zero padding (also up to whole register tiles), with their squared norms and weights.
 template <typename C>
 class PointBlock {
  public:
   PointBlock(int64_t capacity, int64_t d)
-      : d_(d), stride_(padded_stride<C>(d)), capacity_(capacity),
-        values_(capacity * stride_ + kTileRows), norms_(capacity), alpha_(capacity),
-        beta_(capacity), ids_(capacity), scratch_(d) {}
+      : d_(d), stride_(padded_stride<C>(d)), values_((capacity + kTileRows) * stride_),
+        norms_(capacity + kTileRows), alpha_(capacity), beta_(capacity), ids_(capacity),
+        scratch_(d) {}
 
   void load(const Rows<C>& z, const WeightedPoints<C>& points, int64_t begin, int64_t count,
             const C* centre) {
@@ -54,12 +54,13 @@ class PointBlock {
       beta_[i] = points.beta == nullptr ? C(1) : points.beta[id];
       ids_[i] = id;
     }
+    std::fill(row(count), row(count + kTileRows), C(0));
+    std::fill(norms_.get() + count, norms_.get() + count + kTileRows, C(0));
   }
 
   int64_t count() const { return count_; }
   int64_t depth() const { return d_; }
   int64_t stride() const { return stride_; }
-  int64_t capacity() const { return capacity_; }
   C* row(int64_t i) const { return values_.get() + i * stride_; }
   C norm(int64_t i) const { return norms_[i]; }
   C alpha(int64_t i) const { return alpha_[i]; }
@@ -67,7 +68,7 @@ class PointBlock {
   uint32_t id(int64_t i) const { return ids_[i]; }
 
  private:
-  int64_t d_, stride_, capacity_, count_ = 0;
+  int64_t d_, stride_, count_ = 0;
   Buffer<C> values_, norms_, alpha_, beta_;
   Buffer<uint32_t> ids_;
   Buffer<C> scratch_;
@@ -169,14 +170,13 @@ CK_INLINE void squared_tile(const Rows<C>& z, const PointBlock<C>& rows, int64_t
                             const ColumnBlock<C>& columns, int64_t panel, int64_t offset,
                             Vec<C> (&square)[kTileRows][V]) {
   constexpr int L = kLanes<C>;
-  const C* pointers[kTileRows];
-  for (int r = 0; r < kTileRows; ++r) pointers[r] = rows.row(first + std::min<int64_t>(r, m - 1));
   const C* norms = columns.norms(panel);
-  product_tile<C, V>(pointers, columns.panel(panel), norms, rows.depth(), square);
+  product_tile<C, kTileRows, V>(rows.row(first), rows.stride(), columns.panel(panel), norms,
+                                rows.depth(), square);
   Vec<Index<C>> close{};
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-    const C norm = rows.norm(first + std::min<int64_t>(r, m - 1));
+    const C norm = rows.norm(first + r);
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
       square[r][v] += norm;
