@@ -1,9 +1,12 @@
 """Clustering: k-means, k-medoids and the distance that mixes embeddings with the graph. No gradient, private random numbers."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from carlg_kernels import _init, _lloyd, _medoids, _minibatch, ops
+from carlg_kernels._lloyd import Run
 from carlg_kernels._sums import fixed_sum, mean_variance
 from carlg_kernels._typing import KMeansResult, KMedoidsResult, StarvedPolicy, compute_dtype
 from carlg_kernels._validation import (
@@ -23,7 +26,7 @@ _MEDOID_STARTS = ("k-means++", "build", "random")
 _TABLE_ROWS = 8192
 
 
-def _resolve_generator(generator: torch.Generator | None) -> torch.Generator:
+def resolve_generator(generator: torch.Generator | None) -> torch.Generator:
     if generator is None:
         return torch.Generator().manual_seed(_SEED)
     if not isinstance(generator, torch.Generator):
@@ -121,36 +124,57 @@ def kmeans(
         raise ValueError("weights must have a positive sum, got only zeros")
     if batch_size is not None:
         batch_size = min(check_count(batch_size, "batch_size"), z.shape[0])
-    generator = _resolve_generator(generator)
-    given = init if isinstance(init, Tensor) else None
-    if given is not None:
-        given = check_centroids(given, z, name="init").detach()
-        check_finite(given, "init")
-        if given.shape[0] != c:
-            raise ValueError(f"init must be of shape ({c}, {z.shape[1]}), got {tuple(given.shape)}")
-    else:
-        check_choice(init, "init", _STARTS)
+    generator = resolve_generator(generator)
+    init = check_init(init, z, c)
     if tolerance > 0:
         tolerance *= mean_variance(z)
-    best: KMeansResult | None = None
-    for _ in range(1 if given is not None else n_init):
-        start = given
-        if start is None:
-            start = _start(z, c, str(init), weights, batch_size, generator)
+
+    def iterate(start: Tensor) -> Run:
         if spherical:
             start = _lloyd.unit_rows(start, start)
         if batch_size is None:
-            run = _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
-        else:
-            run = _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
-        result = _labelled(z, run, weights)
+            return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
+        return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
+
+    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
+
+
+def check_init(init: str | Tensor, z: Tensor, c: int) -> str | Tensor:
+    """The name of a start, or given centroids in the dtype that ``z`` is computed in."""
+    if not isinstance(init, Tensor):
+        check_choice(init, "init", _STARTS)
+        return init
+    init = check_centroids(init, z, name="init").detach()
+    check_finite(init, "init")
+    if init.shape[0] != c:
+        raise ValueError(f"init must be of shape ({c}, {z.shape[1]}), got {tuple(init.shape)}")
+    return init
+
+
+def best_of(
+    z: Tensor,
+    c: int,
+    init: str | Tensor,
+    n_init: int,
+    weights: Tensor | None,
+    batch_size: int | None,
+    generator: torch.Generator,
+    iterate: Callable[[Tensor], Run],
+) -> KMeansResult:
+    """The result of least inertia over ``n_init`` starts; a given start runs once."""
+    best: KMeansResult | None = None
+    for _ in range(1 if isinstance(init, Tensor) else n_init):
+        start = init
+        if not isinstance(start, Tensor):
+            start = _starting_centroids(z, c, start, weights, batch_size, generator)
+        result = _labelled(z, iterate(start), weights)
         if best is None or result.inertia < best.inertia:
             best = result
     assert best is not None
     return best
 
 
-def _start(
+def _starting_centroids(
     z: Tensor,
     c: int,
     init: str,
@@ -158,16 +182,19 @@ def _start(
     batch_size: int | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """Starting centroids; mini-batches start from a random subset, as scikit-learn's do."""
+    """Rows of z to start from; mini-batches start from a random subset, as scikit-learn's do."""
     n = z.shape[0]
     if batch_size is not None:
         size = min(3 * max(batch_size, c), n)
         rows = _init.draw_distinct(n, size, None, generator, z.device)
         z, weights = z[rows], None if weights is None else weights[rows]
+        if weights is not None and not fixed_sum(weights) > 0:
+            weights = None
     return z[_init.initial_rows(z, c, init, weights, generator)].to(compute_dtype(z.dtype))
 
 
-def _labelled(z: Tensor, run: _lloyd.Run, weights: Tensor | None) -> KMeansResult:
+def _labelled(z: Tensor, run: Run, weights: Tensor | None) -> KMeansResult:
+    """The result of a run, with all points assigned to its centroids."""
     labels, distances, second_labels, second_distances = ops.assign.assign(z, run.centroids)
     square = distances.double().square() if z.device.type != "mps" else distances.square()
     inertia = fixed_sum(square if weights is None else square * weights)
@@ -235,7 +262,7 @@ def kmedoids(
         raise ValueError(f"distances_or_z must not be negative, got {float(data.min())}")
     c = _check_clusters(num_clusters, n)
     check_count(max_iter, "max_iter")
-    generator = _resolve_generator(generator)
+    generator = resolve_generator(generator)
     if isinstance(init, Tensor):
         medoids = _check_medoids(init, c, n).to(data.device)
     else:
@@ -263,6 +290,50 @@ def _check_medoids(medoids: Tensor, c: int, n: int) -> Tensor:
 
 
 def pairwise_distances(z: Tensor) -> Tensor:
-    """The n x n table of Euclidean distances, by direct difference where two points are near; zero on the diagonal."""
+    """The n x n table of Euclidean distances by direct difference."""
     x = z.to(compute_dtype(z.dtype))
     return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def graph_distance(z: Tensor, edge_index: Tensor, mix: float = 0.5) -> Tensor:
+    """Distances that mix embeddings with the graph:  mix ||z_u - z_v|| + (1 - mix) hops(u, v).
+
+    Parameters
+    ----------
+    z : Tensor, shape (n, d)
+    edge_index : Tensor, shape (2, e)
+        Edges between row numbers of z, taken as undirected.
+    mix : float
+        Share of the Euclidean distance, in [0, 1]; the lambda of the paper.
+
+    Returns
+    -------
+    Tensor, shape (n, n)
+        Symmetric with a zero diagonal, for :func:`kmedoids` with ``metric="precomputed"``. Pairs without a path get the largest number of
+        hops that occurs between connected nodes.
+
+    Notes
+    -----
+    Hops by breadth-first search, 64 sources at a time. Three n x n tables: 10 n^2 bytes at peak.
+
+    Examples
+    --------
+    >>> z = torch.tensor([[0.0], [1.0], [2.0]])
+    >>> ck.graph_distance(z, torch.tensor([[0, 1], [1, 2]]))
+    tensor([[0., 1., 2.],
+            [1., 0., 1.],
+            [2., 1., 0.]])
+    """
+    z = check_points(z).detach()
+    check_finite(z)
+    if isinstance(mix, bool) or not isinstance(mix, (int, float)) or not 0 <= mix <= 1:
+        raise ValueError(f"mix must be a number in [0, 1], got {describe(mix)}")
+    shaped = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
+    if not shaped or edge_index.dtype not in INTEGERS:
+        raise ValueError(f"edge_index must be int64 of shape (2, e), got {describe(edge_index)}")
+    edges, n = edge_index.long(), z.shape[0]
+    if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= n):
+        raise ValueError(f"edge_index must hold row numbers of z in [0, {n}), got {int(edges.min())} to {int(edges.max())}")
+    hops = ops.hop_distance.hop_distance(edges, n)
+    hops = torch.where(hops < 0, hops.max(), hops)
+    return pairwise_distances(z).mul_(mix).add_(hops, alpha=1 - mix)

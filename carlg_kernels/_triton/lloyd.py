@@ -122,3 +122,21 @@ def lloyd_step(
         num_warps=tiles.num_warps,
     )  # fmt: skip
     return LloydStep(means, mass, *assignment, shift, flag)
+
+
+def lloyd(
+    z: Tensor,
+    weights: Tensor | None,
+    centroids: Tensor,
+    previous: Tensor,
+    origin: Tensor,
+    labels: Tensor,
+    bounds: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator: one step, with the labels written in place; bounds are not used."""
+    step = lloyd_step(z, centroids, weights)
+    changed = (step.labels != labels).sum()
+    labels.copy_(step.labels)
+    empty = (step.mass == 0).sum()
+    progress = torch.stack([step.shift.double(), changed.double(), empty.double()])
+    return step.centroids, step.mass.double(), progress

@@ -3,10 +3,12 @@
 from carlg_kernels import _dispatch
 from carlg_kernels.ops import (
     assign,
+    assigned_silhouette,
     centroid_update,
     cluster_distances,
     davies_bouldin,
     edge_distances,
+    hop_distance,
     kmeans_plus_plus,
     kmedoids,
     lloyd,
@@ -21,10 +23,12 @@ _dispatch.load_compiled()
 
 __all__ = [
     "assign",
+    "assigned_silhouette",
     "centroid_update",
     "cluster_distances",
     "davies_bouldin",
     "edge_distances",
+    "hop_distance",
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",
