@@ -133,7 +133,7 @@ def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor
     dispersion = spread.view(c)
     rivals = torch.empty(c, dtype=torch.int32, device=z.device)
     worst, value = means.new_empty(c), means.new_empty(())
-    tiles = _tiling.sum_tiles(d)
+    tiles = _tiling.row_tiles(d)
     common.launch(
         davies_bouldin_kernel,
         (c,),
@@ -163,7 +163,7 @@ def davies_bouldin_backward(
     c, d = means.shape
     slope, shared, push = means.new_empty(c), torch.empty_like(means), means.new_empty(c)
     order = torch.empty(c, dtype=torch.int32, device=z.device)
-    tiles = _tiling.sum_tiles(d)
+    tiles = _tiling.row_tiles(d)
     common.launch(
         davies_bouldin_pull_kernel,
         (c,),

@@ -187,7 +187,7 @@ def variance_ratio_backward(
     c = centers.shape[0]
     slope, shared = grand_mean.new_empty(c), grand_mean.new_empty((c, d))
     dcentroids = grand_mean.new_empty((c if need_centroids else 0, d))
-    tiles = _tiling.sum_tiles(min(d, 32))
+    tiles = _tiling.row_tiles(min(d, 32))
     common.launch(
         variance_ratio_pull_kernel,
         (-(-d // tiles.block_d),),
