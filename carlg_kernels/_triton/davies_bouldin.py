@@ -3,8 +3,9 @@
 Forward: statistics by cluster (launch 1), then a program finds the rival k_j of each cluster, the last one adds up (launch 2).
 Backward, with D_j = ||mu_j - mu_{k_j}||, push_j = (S_j + S_{k_j}) (mu_j - mu_{k_j}) / D_j^3 and the symbols of ops/davies_bouldin.py
 
-    slope_j = (g/c) (1/D_j + sum_{i: k_i=j} 1/D_i) / n_j,  shared_j = ((g/c) (sum_{i: k_i=j} push_i - push_j) - slope_j E_j) / n_j    (launch 1)
-    dz_u = slope_{y_u} e(z_u - mu_{y_u}) + shared_{y_u}                                                                          (launch 2)
+    slope_j  = (g/c) (1/D_j + sum_{i: k_i=j} 1/D_i) / n_j                              (launch 1)
+    shared_j = ((g/c) (sum_{i: k_i=j} push_i - push_j) - slope_j E_j) / n_j
+    dz_u     = slope_{y_u} e(z_u - mu_{y_u}) + shared_{y_u}                            (launch 2)
 """
 
 import torch
@@ -30,9 +31,7 @@ from carlg_kernels.reference.common import resolve_num_clusters
 
 
 @triton.jit
-def distances_to(
-    means_ptr, rows, keep, center, d, DTYPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr
-):
+def distances_to(means_ptr, rows, keep, center, d, DTYPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr):
     """||mu_row - mu_center|| of BLOCK_C clusters and one other."""
     norm = tl.zeros((BLOCK_C,), DTYPE)
     for begin in range(0, d, BLOCK_D):

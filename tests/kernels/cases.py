@@ -1,7 +1,7 @@
 """Every launcher of ``carlg_kernels._triton`` in every mode, compared with the reference in float64.
 
-``run(case, dtype, device)`` calls a launcher, forward and backward, on whatever executes ``common.launch``: the interpreter, compiled PTX on
-the CPU, or a real GPU. Half-precision points are compared with the reference on the same (already rounded) points.
+``run(case, dtype, device)`` calls a launcher, forward and backward, on whatever executes ``common.launch``: the interpreter, compiled
+PTX on the CPU, or a real GPU. Half-precision points are compared with the reference on the same (already rounded) points.
 """
 
 import importlib
@@ -44,9 +44,7 @@ def reference(op: str) -> ModuleType:
 
 def wide(*values: Any) -> tuple[Any, ...]:
     """The arguments with their floating tensors in float64."""
-    return tuple(
-        v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values
-    )
+    return tuple(v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values)
 
 
 def assert_close(name: str, got: Tensor, want: Tensor, units: float = 64) -> None:
@@ -59,9 +57,7 @@ def assert_close(name: str, got: Tensor, want: Tensor, units: float = 64) -> Non
     size = float(finite.max()) if finite.numel() else 1.0
     # The arithmetic is float32 at best for half types, so their own rounding comes on top of its error.
     unit = EPSILON[got.dtype] * (1 if got.dtype in (torch.float16, torch.bfloat16) else units)
-    torch.testing.assert_close(
-        got.double(), want.double(), rtol=2 * unit, atol=unit * size, msg=lambda m: f"{name}: {m}"
-    )
+    torch.testing.assert_close(got.double(), want.double(), rtol=2 * unit, atol=unit * size, msg=lambda m: f"{name}: {m}")
 
 
 def compare(names: str, got: Any, want: Any, units: float = 64) -> None:
@@ -71,9 +67,7 @@ def compare(names: str, got: Any, want: Any, units: float = 64) -> None:
         assert_close(name, g, w, units)
 
 
-def points(
-    n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows"
-) -> tuple[Tensor, Tensor, Tensor]:
+def points(n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows") -> tuple[Tensor, Tensor, Tensor]:
     """z in ``dtype``, labels with outliers, an empty cluster and a singleton, and centroids."""
     generator = torch.Generator().manual_seed(n * 10007 + c * 101 + d)
     centers = 2 * torch.randn(c, d, generator=generator)
@@ -103,9 +97,7 @@ def check_assign(dtype: torch.dtype, device: str, n=131, c=37, d=50, layout="row
     compare("labels distances second second_distances", got, reference("assign").assign(*wide(z, centers)))
 
 
-def check_centroid_update(
-    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, layout="rows"
-) -> None:
+def check_centroid_update(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, layout="rows") -> None:
     z, labels, _ = points(n, c, d, dtype, device, layout)
     generator = torch.Generator().manual_seed(3)
     real = compute_dtype(dtype)
@@ -151,9 +143,7 @@ def check_silhouette(
         compare("dz dcentroids", ours.simplified_silhouette_backward(*args), want, units=256)
 
 
-def check_variance_ratio(
-    dtype: torch.dtype, device: str, n=150, c=9, d=37, distance="sqeuclidean", mode="labels", layout="rows"
-) -> None:
+def check_variance_ratio(dtype: torch.dtype, device: str, n=150, c=9, d=37, distance="sqeuclidean", mode="labels", layout="rows") -> None:
     z, labels, centers = points(n, c, d, dtype, device, layout)
     given = None if mode in ("labels", "unknown") else centers
     clusters = 0 if mode == "unknown" else c
@@ -182,9 +172,7 @@ def check_davies_bouldin(dtype: torch.dtype, device: str, n=150, c=9, d=37, unkn
     compare("dz", ours.davies_bouldin_backward(*args), want, units=256)
 
 
-def check_lloyd(
-    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False
-) -> None:
+def check_lloyd(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False) -> None:
     z, _, centers = points(n, c, d, dtype, device)
     centers[c - 1] += 1000
     weights = None
@@ -194,9 +182,7 @@ def check_lloyd(
     tolerance = 1e9 if settled else 0.0
     got = launcher("lloyd").lloyd_step(z, centers, weights, tolerance, done)
     assignment = reference("assign").assign(*wide(z, centers))
-    means, mass = reference("centroid_update").centroid_update(
-        *wide(z, assignment[0], weights, c)
-    )
+    means, mass = reference("centroid_update").centroid_update(*wide(z, assignment[0], weights, c))
     new = torch.where((mass == 0)[:, None], centers.double(), means)
     if frozen:
         new = centers.double()
