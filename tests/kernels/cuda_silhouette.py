@@ -68,9 +68,7 @@ def _compile(name: str) -> Compiled:
     command += [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
     command += ["-DTORCH_STABLE_ONLY", "-DTORCH_TARGET_VERSION=0x020d000000000000", "-DUSE_CUDA"]
     command += ["-isystem", str(torch_include), f"-I{ROOT / 'csrc'}", str(SOURCES / f"{name}.cu")]
-    texts = [
-        p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name
-    ]
+    texts = [p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name]
     key = hashlib.sha256("".join([*command, *texts]).encode()).hexdigest()[:24]
     kept = pathlib.Path(tempfile.gettempdir()) / "carlg_kernels_ptx" / key
     if not (kept / "report").exists():
@@ -146,9 +144,7 @@ class Device:
     launches: list[str] = field(default_factory=list)
     listed: int = 0
 
-    def launch(
-        self, name: str, dtype: str | None, grid: tuple[int, ...], threads: int, *args: Any
-    ) -> None:
+    def launch(self, name: str, dtype: str | None, grid: tuple[int, ...], threads: int, *args: Any) -> None:
         self.launches.append(name)
         kernel(name, dtype)(list(args), grid, threads, order=self.thread_order, inplace=True)
 

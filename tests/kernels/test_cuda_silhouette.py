@@ -20,9 +20,7 @@ from cuda_silhouette import (
 )
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
-needs_ptxrun = pytest.mark.skipif(
-    importlib.util.find_spec("ptxrun") is None, reason="tests/ptxrun is not in this tree"
-)
+needs_ptxrun = pytest.mark.skipif(importlib.util.find_spec("ptxrun") is None, reason="tests/ptxrun is not in this tree")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 ORDERS = (0, -1, 7)
@@ -41,9 +39,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         return *blobs(203, 7, 37, 1.0), 7
     if name == "separated":
         return *blobs(331, 11, 70, 0.05), 11
-    if (
-        name == "wide"
-    ):  # more coordinates than a backward block keeps, more clusters than a tile has columns
+    if name == "wide":  # more coordinates than a backward block keeps, more clusters than a tile has columns
         return *blobs(150, 70, 301, 0.3), 70
     if name == "far":  # tight clusters far from the origin
         z, labels = blobs(130, 5, 20, 0.01)
@@ -57,9 +53,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         labels[::7] = -1
         labels[3] = 5
         return z, labels, 7
-    assert (
-        name == "ties"
-    )  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
+    assert name == "ties"  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
     z = np.array([[0, 0], [0, 0], [3, 4], [-3, -4], [3, 4], [-3, -4], [40, 0], [40, 0]], float)
     return z, np.array([2, 2, 1, 3, 1, 3, 0, 0]), 4
 
@@ -79,9 +73,7 @@ def mean_distances(z: Array, labels: Array, c: int) -> tuple[Array, Array, Array
     return distances, means, counts
 
 
-def check_forward(
-    z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float
-) -> None:
+def check_forward(z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float) -> None:
     own, other, nearest = result
     _, means, _ = mean_distances(z, labels, c)
     inside = labels >= 0
@@ -90,9 +82,7 @@ def check_forward(
     means[rows, labels[inside]] = np.inf
     np.testing.assert_allclose(other[inside], means[rows].min(1), rtol=rtol, atol=0)
     np.testing.assert_allclose(means[rows, nearest[inside]], means[rows].min(1), rtol=rtol, atol=0)
-    assert (
-        (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
-    )
+    assert (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
 
 
 def check_backward(
@@ -151,11 +141,7 @@ def test_no_spills(file: str) -> None:
     ("name", "dtype"),
     [
         *((name, "float32") for name in CASES),
-        *(
-            (name, dtype)
-            for dtype in ("float64", "float16", "bfloat16")
-            for name in ("overlapping", "outliers")
-        ),
+        *((name, dtype) for dtype in ("float64", "float16", "bfloat16") for name in ("overlapping", "outliers")),
     ],
 )
 def test_ptx(name: str, dtype: str) -> None:
@@ -163,11 +149,7 @@ def test_ptx(name: str, dtype: str) -> None:
     z, labels, c = case(name)
     stored, exact = rounded(z, dtype)
     n, d = z.shape
-    grads = (
-        np.random.default_rng(5)
-        .standard_normal((2, n))
-        .astype("float64" if dtype == "float64" else "float32")
-    )
+    grads = np.random.default_rng(5).standard_normal((2, n)).astype("float64" if dtype == "float64" else "float32")
     first = None
     for order in ORDERS:
         device = Device(order)
@@ -224,9 +206,7 @@ def test_several_passes_and_strides() -> None:
     dz = silhouette_backward(Device(), *grads, stored, "float32", (d, 1), labels, whole[2], n, d, c)
     transposed = np.ascontiguousarray(stored.T)
     passes = silhouette(Device(-1), transposed, "float32", (1, n), labels, n, d, c, points=50)
-    again = silhouette_backward(
-        Device(), *grads, transposed, "float32", (1, n), labels, passes[2], n, d, c
-    )
+    again = silhouette_backward(Device(), *grads, transposed, "float32", (1, n), labels, passes[2], n, d, c)
     for a, b in zip((*whole, dz), (*passes, again), strict=True):
         assert a.tobytes() == b.tobytes()
 
@@ -266,9 +246,7 @@ def test_gpu(name: str, dtype: str) -> None:
         torch.cuda.set_sync_debug_mode("error" if num_clusters else "default")
         try:
             result = ops.silhouette(points, y, num_clusters)
-            dz = ops.silhouette_backward(
-                grads[0].cuda(), grads[1].cuda(), points, y, result[2], num_clusters
-            )
+            dz = ops.silhouette_backward(grads[0].cuda(), grads[1].cuda(), points, y, result[2], num_clusters)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         runs.append([t.cpu() for t in (*result, dz)])

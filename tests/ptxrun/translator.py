@@ -5,10 +5,10 @@
 import re
 import struct
 
-from ptxrun.arithmetic import Arithmetic
-from ptxrun.control import Control
-from ptxrun.parser import parse_module, parse_var, statements
-from ptxrun.tables import BITS, FLOATS, HERE, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
+from .arithmetic import Arithmetic
+from .control import Control
+from .parser import parse_module, parse_var, statements
+from .tables import BITS, FLOATS, HERE, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
 
 
 class Inst:
