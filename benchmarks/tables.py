@@ -27,9 +27,14 @@ def losses(rows: Rows) -> str:
         shown = f"{loop:.0f} ms ({loop / ours:.1f}x)" if loop else ""
         lines.append(f"| {name} | **{ours:.1f} ms** | {eager:.0f} ms ({eager / ours:.1f}x) | {shown} | {limit:.1f} ms ({label}) |")
     ours, peer = best["assign"], best["assign, cdist + topk"]
-    lines.append(f"| assign (forward, two nearest) | **{ours:.1f} ms** | {peer:.0f} ms ({peer / ours:.1f}x) | | {product:.1f} ms (bare product) |")
+    lines.append(
+        f"| assign (forward, two nearest) | **{ours:.1f} ms** | {peer:.0f} ms ({peer / ours:.1f}x) | | {product:.1f} ms (bare product) |"
+    )
     row = first[0]
-    lines += ["", f"n = {row['n']:,}, c = {row['c']}, d = {row['d']}, float32, {row['threads']} threads, {row['cpu']} ({row['isa']}); best of interleaved runs."]
+    lines += [
+        "",
+        f"n = {row['n']:,}, c = {row['c']}, d = {row['d']}, float32, {row['threads']} threads, {row['cpu']} ({row['isa']}); best of interleaved runs.",
+    ]
     return "\n".join(lines)
 
 
@@ -56,7 +61,9 @@ def silhouette(rows: Rows) -> str:
         if not {"forward", "forward+backward", "sklearn", "loop"} <= best.keys():
             continue
         f, fb = best["forward"], best["forward+backward"]
-        lines.append(f"| {kind} | **{f:.0f} ms** | {best['sklearn']:.0f} ms ({best['sklearn'] / f:.0f}x) | **{fb:.0f} ms** | {best['loop']:.0f} ms ({best['loop'] / fb:.0f}x) |")
+        lines.append(
+            f"| {kind} | **{f:.0f} ms** | {best['sklearn']:.0f} ms ({best['sklearn'] / f:.0f}x) | **{fb:.0f} ms** | {best['loop']:.0f} ms ({best['loop'] / fb:.0f}x) |"
+        )
     return "\n".join(lines) if len(lines) > 2 else "(no results)"
 
 

@@ -44,11 +44,13 @@ def test_import_pulls_in_nothing_heavy():
 
 def test_without_the_compiled_object_there_is_one_warning_and_the_reference():
     code = """
-import pathlib, torch
-from carlg_kernels import _dispatch
+import pathlib
+exists = pathlib.Path.exists
+pathlib.Path.exists = lambda self: self.name != "_C.so" and exists(self)
+import torch, carlg_kernels as ck
+print(ck.davies_bouldin(torch.randn(20, 3), torch.arange(20) % 3).item() > 0)
 """
-    hide = "import importlib.util, pathlib; real = pathlib.Path.exists; pathlib.Path.exists = lambda self: False if self.name == '_C.so' else real(self)\n"
-    done = run(hide + code + "import carlg_kernels as ck; z = torch.randn(20, 3); print(ck.davies_bouldin(z, torch.arange(20) % 3).item() > 0)")
+    done = run(code)
     assert done.returncode == 0 and "True" in done.stdout, done.stderr
     assert done.stderr.count("slow plain-torch reference") == 1, done.stderr
 

@@ -1,6 +1,6 @@
 """A training step with the usual loop over clusters, and the same step with our loss: one line changes, value and gradient do not.
 
-    python python/examples/swap_the_loss.py
+python python/examples/swap_the_loss.py
 """
 
 import os

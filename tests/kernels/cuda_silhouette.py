@@ -64,26 +64,20 @@ def _compile(name: str) -> Compiled:
     command += [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
     command += ["-isystem", str(_torch_folder() / "include"), f"-I{ROOT / 'csrc'}"]
     command += [str(SOURCES / f"{name}.cu")]
-    texts = [
-        p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name
-    ]
+    texts = [p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name]
     folder, done = _kept([*command, *texts], "report")
     if not done:
         folder.parent.mkdir(exist_ok=True)
         work = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
         report = _run([*command, f"--keep-dir={work}", "-o", str(work / "object.o")])
-        next(p for p in work.glob("*.ptx") if ".target sm_80" in p.read_text()).rename(
-            work / "sm_80"
-        )
+        next(p for p in work.glob("*.ptx") if ".target sm_80" in p.read_text()).rename(work / "sm_80")
         for file in work.iterdir():
             if file.name not in ("sm_80", "object.o"):
                 file.unlink()
         (work / "report").write_text(report)
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
-    return Compiled(
-        (folder / "sm_80").read_text(), (folder / "report").read_text(), folder / "object.o"
-    )
+    return Compiled((folder / "sm_80").read_text(), (folder / "report").read_text(), folder / "object.o")
 
 
 @cache
@@ -139,13 +133,9 @@ def kernel(name: str) -> Kernel:
 
 def prepare(dtype: str) -> None:
     """Translates and compiles the kernels that points of a dtype need, two at a time."""
-    element = {"float32": "f", "float64": "d", "float16": "6__half", "bfloat16": "13__nv_bfloat16"}[
-        dtype
-    ]
+    element = {"float32": "f", "float64": "d", "float16": "6__half", "bfloat16": "13__nv_bfloat16"}[dtype]
     real = "d" if dtype == "float64" else "f"
-    wanted = re.compile(
-        rf"silhouette_\w+_kernelI({element}|{real})E|silhouette_bwd_key_kernel|group_offsets_kernelI"
-    )
+    wanted = re.compile(rf"silhouette_\w+_kernelI({element}|{real})E|silhouette_bwd_key_kernel|group_offsets_kernelI")
     every = {e for m in compiled().values() for e in re.findall(r"\.entry (\w+)\(", m.ptx)}
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kernel, sorted(e for e in every if wanted.search(e))))
@@ -190,11 +180,7 @@ class Device:
             if reach >= 0:
                 memory = (ctypes.c_uint8 * reach).from_address(int.from_bytes(raw, "little"))
                 values.append(np.frombuffer(memory, np.uint8))
-            elif (
-                kind in ("f32", "f64")
-                and not self.prune
-                and name.endswith(("ceiling_kernel", "list_kernel"))
-            ):
+            elif kind in ("f32", "f64") and not self.prune and name.endswith(("ceiling_kernel", "list_kernel")):
                 values.append(1e3)
             else:
                 values.append(raw)

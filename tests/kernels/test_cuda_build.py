@@ -27,9 +27,7 @@ LIBRARY = ROOT / "carlg_kernels" / "_C.so"
     ids=["mode", "nvcc", "none", "old"],
 )
 def test_refusals(environment: dict[str, str], message: str) -> None:
-    inherited = {
-        k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH", "CK_NVCC")
-    }
+    inherited = {k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH", "CK_NVCC")}
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext"],
         cwd=ROOT,
@@ -45,19 +43,11 @@ def test_refusals(environment: dict[str, str], message: str) -> None:
 @pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not on PATH")
 def test_needs_nothing_of_libtorch_cuda() -> None:
     def names(*arguments: str) -> set[str]:
-        listing = subprocess.run(
-            ["nm", "-D", *arguments], capture_output=True, text=True, check=True
-        )
+        listing = subprocess.run(["nm", "-D", *arguments], capture_output=True, text=True, check=True)
         return {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
 
     needed = names("--undefined-only", str(LIBRARY))
     assert not {name for name in needed if name.startswith(("cuda", "__cuda", "cuL", "cuM", "cuS"))}
-    served = names(
-        "--defined-only", str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
-    )
-    torch_names = {
-        name
-        for name in needed
-        if name.startswith(("torch_", "aoti_", "_ZN2at", "_ZN3c10", "_ZN5torch"))
-    }
+    served = names("--defined-only", str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    torch_names = {name for name in needed if name.startswith(("torch_", "aoti_", "_ZN2at", "_ZN3c10", "_ZN5torch"))}
     assert torch_names and torch_names <= served

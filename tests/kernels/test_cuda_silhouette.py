@@ -38,9 +38,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         return *blobs(203, 7, 37, 1.0), 7
     if name == "separated":
         return *blobs(331, 11, 70, 0.05), 11
-    if (
-        name == "wide"
-    ):  # more coordinates than a backward block keeps, more clusters than a tile has columns
+    if name == "wide":  # more coordinates than a backward block keeps, more clusters than a tile has columns
         return *blobs(150, 70, 301, 0.3), 70
     if name == "far":  # tight clusters far from the origin
         z, labels = blobs(130, 5, 20, 0.01)
@@ -54,9 +52,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         labels[::7] = -1
         labels[3] = 5
         return z, labels, 7
-    assert (
-        name == "ties"
-    )  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
+    assert name == "ties"  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
     z = np.array([[0, 0], [0, 0], [3, 4], [-3, -4], [3, 4], [-3, -4], [40, 0], [40, 0]], float)
     return z, np.array([2, 2, 1, 3, 1, 3, 0, 0]), 4
 
@@ -76,9 +72,7 @@ def mean_distances(z: Array, labels: Array, c: int) -> tuple[Array, Array, Array
     return distances, means, counts
 
 
-def check_forward(
-    z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float
-) -> None:
+def check_forward(z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float) -> None:
     own, other, nearest = result
     _, means, _ = mean_distances(z, labels, c)
     inside = labels >= 0
@@ -87,9 +81,7 @@ def check_forward(
     means[rows, labels[inside]] = np.inf
     np.testing.assert_allclose(other[inside], means[rows].min(1), rtol=rtol, atol=0)
     np.testing.assert_allclose(means[rows, nearest[inside]], means[rows].min(1), rtol=rtol, atol=0)
-    assert (
-        (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
-    )
+    assert (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
 
 
 def check_backward(
@@ -116,9 +108,7 @@ def check_backward(
     np.testing.assert_allclose(dz, expected, rtol=rtol, atol=atol * scale)
 
 
-def inputs(
-    name: str, dtype: str
-) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor, torch.Tensor]:
+def inputs(name: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor, torch.Tensor]:
     """z, labels, number of clusters, grad_own, grad_other."""
     z, labels, c = case(name)
     real = torch.float64 if dtype == "float64" else torch.float32
@@ -127,9 +117,7 @@ def inputs(
 
 
 def same_bits(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
-    return all(
-        x.dtype == y.dtype and x.shape == y.shape and x.equal(y) for x, y in zip(a, b, strict=True)
-    )
+    return all(x.dtype == y.dtype and x.shape == y.shape and x.equal(y) for x, y in zip(a, b, strict=True))
 
 
 @needs_nvcc
@@ -148,11 +136,7 @@ def test_no_spills(file: str) -> None:
     ("name", "dtype"),
     [
         *((name, "float32") for name in CASES),
-        *(
-            (name, dtype)
-            for dtype in ("float64", "float16", "bfloat16")
-            for name in ("overlapping", "outliers")
-        ),
+        *((name, dtype) for dtype in ("float64", "float16", "bfloat16") for name in ("overlapping", "outliers")),
     ],
 )
 def test_ptx(name: str, dtype: str) -> None:
@@ -163,9 +147,7 @@ def test_ptx(name: str, dtype: str) -> None:
         device = Device(order)
         result = device.silhouette(z, labels, c)
         runs.append((*result, device.silhouette_backward(*grads, z, labels, result[2], c)))
-    assert same_bits(runs[0], runs[1]) and same_bits(runs[0], runs[2]), (
-        "thread order changes the bits"
-    )
+    assert same_bits(runs[0], runs[1]) and same_bits(runs[0], runs[2]), "thread order changes the bits"
     check(z, labels, c, grads, runs[0], 1e-13 if dtype == "float64" else 2e-6)
     if name == "ties":
         assert runs[0][2].tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
@@ -179,9 +161,7 @@ def check(
     run: tuple[torch.Tensor, ...],
     precision: float,
 ) -> None:
-    own, other, nearest, dz = (
-        t.numpy() if t.dtype != torch.bfloat16 else t.double().numpy() for t in run
-    )
+    own, other, nearest, dz = (t.numpy() if t.dtype != torch.bfloat16 else t.double().numpy() for t in run)
     exact, y = z.double().numpy(), labels.numpy()
     check_forward(exact, y, c, (own, other, nearest), precision)
     rounding = ROUNDING.get(str(z.dtype).removeprefix("torch."), 0.0)
