@@ -1,0 +1,23 @@
+// Threads: fixed blocks of work, whatever the number of threads, so that results do not depend on it.
+#pragma once
+
+#include "cpu/vec.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+
+namespace ck::CK_ISA {
+
+// Rows a block: a multiple of the rows of every register tile.
+constexpr int64_t kBlockRows = 96;
+
+CK_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// body(first, last) over ranges of [0, count).
+template <typename Body>
+void parallel(int64_t count, const Body& body) {
+  if (count > 0) torch::stable::parallel_for(0, count, 1, body);
+}
+
+}  // namespace ck::CK_ISA

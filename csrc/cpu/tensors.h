@@ -1,0 +1,91 @@
+// Tensors at the border between the operators and the kernels.
+#pragma once
+
+#include "common/check.h"
+#include "cpu/rows.h"
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace ck {
+
+inline MatrixView view(const Tensor& z) {
+  return {z.data_ptr(), z.size(0), z.size(1), z.stride(0), z.stride(1), z.scalar_type()};
+}
+
+template <typename T>
+T* pointer(const Tensor& x) {
+  return static_cast<T*>(x.data_ptr());
+}
+
+inline Tensor new_tensor(const Tensor& like, std::initializer_list<int64_t> shape,
+                         ScalarType dtype) {
+  return torch::stable::new_empty(like, {shape.begin(), static_cast<size_t>(shape.size())}, dtype);
+}
+
+inline Tensor new_vector(const Tensor& like, int64_t n, ScalarType dtype) {
+  return new_tensor(like, {n}, dtype);
+}
+
+inline Tensor new_matrix(const Tensor& like, int64_t rows, int64_t columns, ScalarType dtype) {
+  return new_tensor(like, {rows, columns}, dtype);
+}
+
+// Labels as contiguous int64, each in [-1, clusters).
+inline Tensor checked_labels(const Tensor& labels, int64_t n, int64_t clusters) {
+  check_vector(labels, n, ScalarType::Long, "labels");
+  Tensor y = torch::stable::contiguous(labels);
+  const int64_t* p = pointer<int64_t>(y);
+  int64_t low = 0, high = -1;
+  for (int64_t i = 0; i < n; ++i) {
+    low = std::min(low, p[i]);
+    high = std::max(high, p[i]);
+  }
+  CK_CHECK(low >= -1 && high < clusters, "labels must lie in [-1, ", clusters, "), got ", low,
+           " to ", high);
+  return y;
+}
+
+// Saved int32 indices, contiguous, each in [-1, clusters).
+inline void check_indices(const Tensor& x, int64_t n, int64_t clusters, const char* name) {
+  check_vector(x, n, ScalarType::Int, name);
+  CK_CHECK(x.is_contiguous(), name, " must be contiguous");
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t value = pointer<int32_t>(x)[i];
+    CK_CHECK(value >= -1 && value < clusters, name, " must lie in [-1, ", clusters, "), got ", value);
+  }
+}
+
+inline void set_scalar(const Tensor& x, double value) {
+  if (x.scalar_type() == ScalarType::Double) {
+    *pointer<double>(x) = value;
+  } else {
+    *pointer<float>(x) = static_cast<float>(value);
+  }
+}
+
+inline std::optional<Tensor> checked_weights(const std::optional<Tensor>& weights,
+                                             const Tensor& z) {
+  if (!weights) return std::nullopt;
+  check_vector(*weights, z.size(0), compute_type(z), "weights");
+  return torch::stable::contiguous(*weights);
+}
+
+// num_clusters, or where that is 0 the largest label + 1.
+inline int64_t resolve_clusters(const Tensor& labels, int64_t num_clusters) {
+  if (num_clusters > 0) return num_clusters;
+  CK_CHECK(labels.dim() == 1, "labels must be of shape (n,)");
+  const Tensor y = torch::stable::contiguous(labels);
+  int64_t high = 0;
+  for (int64_t i = 0; i < y.size(0); ++i) {
+    const bool wide = y.scalar_type() == ScalarType::Long;
+    high = std::max(high, wide ? pointer<int64_t>(y)[i] : int64_t{pointer<int32_t>(y)[i]});
+  }
+  return high + 1;
+}
+
+}  // namespace ck

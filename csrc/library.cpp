@@ -1,0 +1,72 @@
+// Build information, and the choice of the instruction set.
+#include "common/isa.h"
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace ck {
+namespace {
+
+Isa best_isa() {
+#ifdef CK_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
+    return Isa::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    return Isa::avx2;
+  }
+#endif
+  return Isa::generic;
+}
+
+const char* isa_name(Isa isa) {
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic";
+}
+
+Isa chosen_isa() {
+  const Isa best = best_isa();
+  const char* asked = std::getenv("CK_CPU_ISA");
+  if (asked == nullptr || *asked == '\0') return best;
+  const std::string name = asked;
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512}) {
+    if (name != isa_name(isa)) continue;
+    STD_TORCH_CHECK(isa <= best, "CK_CPU_ISA=", name, " cannot be served: this CPU has ",
+                    isa_name(best), " at best");
+    return isa;
+  }
+  STD_TORCH_CHECK(false, "CK_CPU_ISA must be generic, avx2 or avx512, got ", name);
+  return best;
+}
+
+// The instruction sets of this build and CPU, the one in use first; "cuda" where CUDA kernels were built.
+std::string build_info() {
+  std::string info = isa_name(isa());
+  for (Isa other : {Isa::generic, Isa::avx2, Isa::avx512}) {
+    if (other != isa() && other <= best_isa()) info += std::string(",") + isa_name(other);
+  }
+#ifdef CK_CUDA
+  info += ",cuda";
+#endif
+  return info;
+}
+
+}  // namespace
+
+Isa isa() {
+  static const Isa choice = chosen_isa();
+  return choice;
+}
+
+}  // namespace ck
+
+STABLE_TORCH_LIBRARY_FRAGMENT(carlg_kernels, m) { m.def("build_info() -> str"); }
+STABLE_TORCH_LIBRARY_IMPL(carlg_kernels, CompositeExplicitAutograd, m) {
+  m.impl("build_info", TORCH_BOX(&ck::build_info));
+}
