@@ -4,8 +4,10 @@ import importlib
 import os
 from typing import Any
 
-# Fresh memory costs as much as arithmetic; torch reads this switch for huge pages once, when it is imported.
+# Both are read once, when torch is imported. Fresh memory costs as much as arithmetic: huge pages. Threads that spin while they wait
+# make a run dozens of times slower on a machine that others use too: sleep instead.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _NAMES = {
     "CARLG": "estimator",

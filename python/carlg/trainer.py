@@ -4,6 +4,7 @@ One epoch: z = unit rows of Pred(Enc(X)); cluster z; loss of the index on (z, la
 flows through z and the centroids. The encoder "of epoch t" has made t steps; epoch 0 is the untrained one.
 """
 
+import functools
 import math
 import time
 import warnings
@@ -75,7 +76,6 @@ class Trainer:
     def __init__(self, graph: Graph, config: Config) -> None:
         self.graph, self.config = graph, config
         self.device = resolve_device(config.device)
-        self.inputs = Inputs(graph, self.device)
         self.edge_index = graph.edge_index.to(self.device)
         self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)
         self.encoder, self.predictor = (
@@ -96,6 +96,11 @@ class Trainer:
         self.first_rank = 0.0
         self.finished = ""
         self.warnings: list[str] = []
+
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """The whole graph as the encoder reads it."""
+        return Inputs(self.graph, self.device)
 
     def run(
         self,
@@ -142,15 +147,16 @@ class Trainer:
         self.labels = labels
         present = int(torch.bincount(labels[labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1
+        self._after_epoch(validate)
+        return Epoch(self.epoch, loss, index, churn, rank, present, lr, seconds)
+
+    def _after_epoch(self, validate: Callable[[Tensor], float] | None) -> None:
         if validate is not None:
             self._select(validate)
-        elif config.select == "last" and not self.finished:
-            self.best_epoch = self.epoch
-        if self.epoch >= config.epochs and not self.finished:
-            self.finished = f"all {config.epochs} epochs"
-            if config.select != "validation":
+        if self.epoch >= self.config.epochs and not self.finished:
+            self.finished = f"all {self.config.epochs} epochs"
+            if validate is None:
                 self._keep(self.epoch)
-        return Epoch(self.epoch, loss, index, churn, rank, present, lr, seconds)
 
     def _churn(self, labels: Tensor) -> float:
         """Share of the points whose cluster changed since the last epoch; 1 in the first."""
