@@ -147,9 +147,9 @@ def _datasets(arguments: argparse.Namespace) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    import carlg_kernels
     import torch
 
+    import carlg_kernels
     from carlg.measure import product_rate, versions
 
     for name, value in versions().items():

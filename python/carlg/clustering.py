@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import carlg_kernels as ck
 import torch
 from torch import Tensor
 
+import carlg_kernels as ck
 from carlg.config import Config
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import carlg_kernels as ck
 import numpy as np
 import torch
 from torch import Tensor
 
+import carlg_kernels as ck
 from carlg.classifier import PENALTIES, fit_grid, search_and_fit
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr

@@ -1,9 +1,9 @@
 """The index of a variant and the loss made of it."""
 
-import carlg_kernels as ck
 import torch
 from torch import Tensor
 
+import carlg_kernels as ck
 from carlg.config import Config
 
 

@@ -1,5 +1,7 @@
 """The encoder against torch_geometric's modules, values and gradients; authors' parameter names."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from carlg import synthetic
@@ -7,7 +9,6 @@ from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.functions import graph_norm_prelu, prelu, unit_rows
 from carlg.graph import csr_tensor
 from carlg.propagation import Inputs, multiply
-from dataclasses import replace
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
