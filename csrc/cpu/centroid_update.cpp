@@ -94,15 +94,10 @@ namespace {
 
 // The weights of the clusters as double, from counts (int64) or sums of weights.
 std::vector<double> as_double(const Tensor& mass) {
+  const bool counts = mass.scalar_type() == ScalarType::Long;
   std::vector<double> out(mass.size(0));
-  for (size_t j = 0; j < out.size(); ++j) {
-    if (mass.scalar_type() == ScalarType::Long) {
-      out[j] = static_cast<double>(pointer<int64_t>(mass)[j]);
-    } else if (mass.scalar_type() == ScalarType::Double) {
-      out[j] = pointer<double>(mass)[j];
-    } else {
-      out[j] = pointer<float>(mass)[j];
-    }
+  for (int64_t j = 0; j < mass.size(0); ++j) {
+    out[j] = counts ? static_cast<double>(pointer<int64_t>(mass)[j]) : element(mass, j);
   }
   return out;
 }
@@ -121,12 +116,10 @@ std::tuple<Tensor, Tensor> centroid_update(const Tensor& z, const Tensor& labels
    totals.data());
   Tensor mass = new_vector(z, num_clusters, w ? real : ScalarType::Long);
   for (int64_t j = 0; j < num_clusters; ++j) {
-    if (!w) {
-      pointer<int64_t>(mass)[j] = static_cast<int64_t>(totals[j]);
-    } else if (real == ScalarType::Double) {
-      pointer<double>(mass)[j] = totals[j];
+    if (w) {
+      set_element(mass, j, totals[j]);
     } else {
-      pointer<float>(mass)[j] = static_cast<float>(totals[j]);
+      pointer<int64_t>(mass)[j] = static_cast<int64_t>(totals[j]);
     }
   }
   return {means, mass};

@@ -86,7 +86,7 @@ class Rows {
     if (!direct_) return;
     const char* p =
         reinterpret_cast<const char*>(static_cast<const C*>(view_.data) + i * view_.row_stride);
-    const int64_t bytes = std::min<int64_t>(view_.columns * sizeof(C), 512);
+    const int64_t bytes = std::min<int64_t>(view_.columns * sizeof(C), 1024);
     for (int64_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(p + offset);
   }
 

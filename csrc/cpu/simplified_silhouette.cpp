@@ -197,10 +197,14 @@ void forward(const MatrixView& view, const SimplifiedSilhouetteForward& args) {
   for (double total : block_total) *args.total += total;
   if (sum_parts != 0) {
     parallel(c, [&](int64_t first, int64_t last) {
-      for (int64_t i = first * d; i < last * d; ++i) {
-        double sum = 0;
-        for (int64_t part = 0; part < chunks; ++part) sum += partial[part * c * d + i];
-        sums[i] = static_cast<C>(sum);
+      std::vector<double> sum(d);
+      for (int64_t j = first; j < last; ++j) {
+        std::fill(sum.begin(), sum.end(), 0.0);
+        for (int64_t part = 0; part < chunks; ++part) {
+          const C* row = partial.get() + (part * c + j) * d;
+          for (int64_t k = 0; k < d; ++k) sum[k] += row[k];
+        }
+        for (int64_t k = 0; k < d; ++k) sums[j * d + k] = static_cast<C>(sum[k]);
       }
     });
   } else if (sums != nullptr) {
@@ -348,7 +352,7 @@ Forward simplified_silhouette(const Tensor& z, std::optional<Tensor> labels,
       for (int64_t i = 0; i < n; ++i) scored += pointer<int64_t>(*y)[i] >= 0;
     }
     if (reduction == "mean") total /= static_cast<double>(std::max<int64_t>(scored, 1));
-    set_scalar(value, total);
+    set_element(value, 0, total);
   }
   return {value, own_labels, other_labels, own, other, means, counts, sums};
 }

@@ -60,12 +60,16 @@ inline void check_indices(const Tensor& x, int64_t n, int64_t clusters, const ch
   }
 }
 
-inline void set_scalar(const Tensor& x, double value) {
+inline void set_element(const Tensor& x, int64_t i, double value) {
   if (x.scalar_type() == ScalarType::Double) {
-    *pointer<double>(x) = value;
+    pointer<double>(x)[i] = value;
   } else {
-    *pointer<float>(x) = static_cast<float>(value);
+    pointer<float>(x)[i] = static_cast<float>(value);
   }
+}
+
+inline double element(const Tensor& x, int64_t i) {
+  return x.scalar_type() == ScalarType::Double ? pointer<double>(x)[i] : pointer<float>(x)[i];
 }
 
 inline std::optional<Tensor> checked_weights(const std::optional<Tensor>& weights,
