@@ -36,6 +36,7 @@ class Config:
     seed: int = _option(0, "seed of weights and clustering", least=0)
     epochs: int = _option(40, "epochs at most (the cosine schedule ends there)", least=1)
     lr: float = _option(3e-4, "learning rate of AdamW", least=0)
+    relative_lr: bool = _option(True, "scale the rate of every weight matrix with its initial size (root mean square over 0.04)")
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
     schedule: str = _option("cosine", "learning rate over the epochs", ("cosine", "constant"))
     warmup: int = _option(5, "epochs of linear warm-up of the cosine schedule", least=0)

@@ -141,7 +141,8 @@ class _ArrayUnpickler(pickle.Unpickler):
         )
         if not allowed:
             raise pickle.UnpicklingError(f"{module}.{name} is not expected in a planetoid file")
-        return super().find_class(module, name)
+        # Old files name scipy's private modules.
+        return super().find_class("scipy.sparse" if module.startswith("scipy.sparse") else module, name)
 
 
 def _unpickle(file: BinaryIO) -> Any:

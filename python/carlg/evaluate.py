@@ -119,10 +119,8 @@ def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), ch
     hits = torch.zeros(len(ranks), dtype=torch.float64)
     for start in range(0, x.shape[0], chunk):
         stop = min(start + chunk, x.shape[0])
-        if matrix is not None:
-            similar = torch.from_numpy((matrix[start:stop] @ matrix.T).toarray())
-        else:
-            similar = x[start:stop] @ x.t()
+        product = x[start:stop] @ x.t() if matrix is None else (matrix[start:stop] @ matrix.T).toarray()
+        similar = torch.as_tensor(product)
         similar[torch.arange(stop - start), torch.arange(start, stop)] = -torch.inf
         same = (y[similar.topk(most, dim=1).indices] == y[start:stop, None]).double()
         hits += torch.stack([same[:, :k].mean(1).sum() for k in ranks])

@@ -17,7 +17,7 @@ def peak_memory_mb() -> float:
 
 
 def seconds_per_epoch(trainer: Trainer) -> float:
-    """Median of the training epochs; the first (k-means from scratch) and the last (stopped before its step) are left out where possible."""
+    """Median of the training epochs without the first (k-means from scratch) and the last (stopped before its step)."""
     times = [record.seconds for record in trainer.history]
     if len(times) > 3:
         times = times[1:-1]

@@ -37,7 +37,7 @@ class BatchTrainer(Trainer):
         for step, batch in enumerate(self.sampler):
             lr = learning_rate(config, self.epoch + step / len(self.sampler))
             for group in self.optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["scale"]
             self.encoder.train()
             z = self.predictor(self.encoder(Inputs(batch.graph, self.device)), config.normalize)[: batch.seeds]
             labels = self._cluster(z.detach())

@@ -180,6 +180,6 @@ def _count(root):
 
 def test_many_readers_of_a_fresh_root(datasets):
     """Nothing is written beside the raw files, so readers cannot disturb each other."""
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_count, [str(datasets)] * 3) == [10556] * 3
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(_count, [str(datasets)] * 2) == [10556] * 2
     assert not list(datasets.rglob("processed"))

@@ -8,7 +8,10 @@ from carlg.evaluate import classify, evaluate, random_splits, resolve_protocol, 
 from carlg.graph import csr_tensor
 
 
-@pytest.mark.parametrize(("protocol", "sizes"), [("20/40/40", (200, 400, 400)), ("10/10/80", (100, 100, 800)), ("80/10/10", (800, 100, 100))])
+@pytest.mark.parametrize(
+    ("protocol", "sizes"),
+    [("20/40/40", (200, 400, 400)), ("10/10/80", (100, 100, 800)), ("80/10/10", (800, 100, 100))],
+)
 def test_split_sizes(protocol, sizes):
     splits = random_splits(1000, protocol, 3)
     assert [tuple(len(part) for part in split) for split in splits] == [sizes] * 3
