@@ -23,9 +23,9 @@ class Clusterer:
             first = {"init": "random", "n_init": config.restarts}
         else:
             options = {"max_iter": config.cluster_iterations, "tol": 0.0}
-            first = {"init": "k-means++", "n_init": config.restarts}
+            first = {"init": "k-means++", "n_init": config.restarts, "max_iter": max(10, config.cluster_iterations)}
         start = first if self.centroids is None else {"init": self.centroids}
-        result = ck.kmeans(z, self.clusters, generator=self.generator, **start, **options)
+        result = ck.kmeans(z, self.clusters, generator=self.generator, **{**options, **start})
         self.centroids = result.centroids
         return result.labels
 
@@ -50,16 +50,15 @@ class MedoidClusterer(Clusterer):
         self.hops: Tensor | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
-        distances = torch.cdist(z, z)
-        weight = self.config.graph_weight
+        weight, points, metric = self.config.graph_weight, z, "euclidean"
         if weight < 1:
             if self.hops is None:
                 self.hops = hop_distances(self.edge_index, z.shape[0]).to(z.device)
-            distances = weight * distances + (1 - weight) * self.hops
+            points, metric = weight * torch.cdist(z, z) + (1 - weight) * self.hops, "precomputed"
         options: dict[str, Any] = {"max_iter": 100}
         if self.medoids is not None:
             options = {"max_iter": self.config.cluster_iterations, "init": self.medoids}
-        result = ck.kmedoids(distances, self.clusters, generator=self.generator, **options)
+        result = ck.kmedoids(points, self.clusters, metric=metric, generator=self.generator, **options)
         self.medoids = result.medoids
         return result.labels
 

@@ -34,7 +34,10 @@ def _moments(x: Tensor, bias: Tensor, column: Tensor) -> tuple[float, float]:
 
 
 class GraphNormPReLU(torch.autograd.Function):
-    """PReLU(gain * (x + bias - m) / (s + eps) + shift), m and s the mean and population deviation of all entries (SPEC 1.2)."""
+    """PReLU(gain * (x + bias - m) / (s + eps) + shift), m and s the mean and population deviation of all entries (SPEC 1.2).
+
+    Without a gradient to keep x for, the result is written over it.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, slope: Tensor) -> Tensor:
@@ -43,7 +46,7 @@ class GraphNormPReLU(torch.autograd.Function):
         mean, deviation = _moments(x, bias, column)
         scale = gain / (deviation + _EPS)
         offset = shift + (bias - mean) * scale
-        out = torch.empty_like(x)
+        out = torch.empty_like(x) if ctx.needs_input_grad[0] else x
         negative = float(slope)
         for i in _blocks(x):
             block = torch.addcmul(offset, x[i : i + _rows(x)], scale, out=out[i : i + _rows(x)])

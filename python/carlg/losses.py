@@ -40,11 +40,11 @@ def participation(z: Tensor) -> Tensor:
     return covariance.diagonal().sum().square() / covariance.square().sum().clamp(min=1e-30)
 
 
-def effective_rank(z: Tensor, rows: int = 4096) -> float:
+def effective_rank(z: Tensor, rows: int = 2048) -> float:
     """exp of the entropy of the covariance spectrum, on evenly spaced rows where there are many."""
     z = z.detach()[:: max(1, z.shape[0] // rows)]
     centred = z - z.mean(0)
-    spectrum = torch.linalg.eigvalsh((centred.t() @ centred).double()).clamp(min=0)
+    spectrum = torch.linalg.eigvalsh(centred.t() @ centred).double().clamp(min=0)
     total = float(spectrum.sum())
     if not total > 1e-12 * z.shape[0]:
         return 1.0

@@ -40,6 +40,8 @@ class BatchTrainer(Trainer):
                 group["lr"] = lr * group["scale"]
             self.encoder.train()
             z = self.predictor(self.encoder(Inputs(batch.graph, self.device)), config.normalize)[: batch.seeds]
+            if not math.isfinite(float(z.detach().sum())):
+                return self._diverged(lr, time.perf_counter() - start)
             labels = self._cluster(z.detach())
             nodes = batch.nodes[: batch.seeds].to(self.device)
             changed += int((self.labels[nodes] != labels).sum())

@@ -140,6 +140,8 @@ class Trainer:
             group["lr"] = lr * group["scale"]
         self.encoder.train()
         z = self.predictor(self.encoder(self.inputs), config.normalize)
+        if not math.isfinite(float(z.detach().sum())):
+            return self._diverged(lr, time.perf_counter() - start)
         labels = self.clusterer(z.detach())
         churn = self._churn(labels)
         rank = effective_rank(z)
@@ -165,6 +167,11 @@ class Trainer:
         self.epoch += 1
         self._after_epoch(validate)
         return Epoch(self.epoch, loss, index, churn, rank, present, lr, seconds)
+
+    def _diverged(self, lr: float, seconds: float) -> Epoch:
+        self._collapse("z is not finite")
+        self.epoch += 1
+        return Epoch(self.epoch, math.nan, math.nan, 1.0, 1.0, 0, lr, seconds)
 
     def _after_epoch(self, validate: Callable[[Tensor], float] | None) -> None:
         if validate is not None:

@@ -167,3 +167,13 @@ def test_estimator_on_torch_geometric_data(tiny):
     assert z.shape == (160, 12) and model.labels_.shape == (160,)
     assert torch.equal(z, CARLG(epochs=3, **SMALL).fit_transform(content))
     assert model.get_params()["epochs"] == 3 and model.set_params(epochs=2).config.epochs == 2
+
+
+def test_divergence_is_a_collapse_not_a_crash(tiny):
+    trainer = Trainer(tiny, recipe(**SMALL, epochs=10, schedule="constant", stop_churn=0.0))
+    trainer.history.append(trainer.train_epoch())
+    with torch.no_grad():
+        trainer.encoder.layers[1].weight[0, 0] = float("nan")
+    with pytest.warns(CollapseWarning, match="not finite"):
+        trainer.run()
+    assert trainer.epoch == 2 and bool(trainer.embed(trainer.encoder).isfinite().all())
