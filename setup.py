@@ -10,6 +10,7 @@ Every file in csrc/cpu is compiled once per instruction set, each time into a na
 registers the operators. Generic objects are linked first, so that code shared between them (std templates) is baseline code.
 """
 
+import functools
 import os
 import pathlib
 import platform
@@ -57,29 +58,43 @@ def torch_paths() -> tuple[list[str], str]:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise SystemExit(
-            "carlg_kernels needs torch to build: pip install -c constraints.txt torch, "
-            "then pip install --no-build-isolation ."
+            "carlg_kernels needs torch to build: pip install -c constraints.txt torch, then pip install --no-build-isolation ."
         )
     folder = pathlib.Path(spec.origin).parent
     include = folder / "include"
-    return [f"-isystem{include}", f"-I{ROOT / 'csrc'}"], str(folder / "lib")
+    return ["-isystem", str(include), f"-I{ROOT / 'csrc'}"], str(folder / "lib")
 
 
 def find_nvcc() -> str | None:
+    asked = os.environ.get("CK_NVCC")
+    if asked and not shutil.which(asked):
+        raise SystemExit(f"CK_NVCC={asked} cannot be executed")
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    candidates = [os.environ.get("CK_NVCC"), shutil.which("nvcc"), home and f"{home}/bin/nvcc"]
+    candidates = [asked, shutil.which("nvcc"), home and f"{home}/bin/nvcc"]
     return next((c for c in candidates if c and shutil.which(c)), None)
 
 
+@functools.cache
 def wanted_nvcc() -> str | None:
     """The nvcc to use, None for a build without CUDA."""
     mode = os.environ.get("CK_CUDA", "auto")
     if mode not in ("auto", "0", "1"):
         raise SystemExit(f"CK_CUDA must be auto, 0 or 1, got {mode!r}")
-    nvcc = None if mode == "0" else find_nvcc()
-    if mode == "1" and nvcc is None:
-        raise SystemExit("CK_CUDA=1 needs nvcc, and none is on PATH, in CUDA_HOME or in CK_NVCC")
-    return nvcc
+    if mode == "0":
+        return None
+    nvcc = find_nvcc()
+    if nvcc is None:
+        reason = "no nvcc is on PATH, in CUDA_HOME or in CK_NVCC"
+    else:
+        known = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True).stdout.split()
+        missing = [a for a in CUDA_ARCHITECTURES if f"sm_{a}" not in known]
+        if not missing:
+            return nvcc
+        reason = f"{nvcc} cannot compile for sm_{missing[0]}"
+    if mode == "1":
+        raise SystemExit(f"CK_CUDA=1 cannot be served: {reason}")
+    print(f"no CUDA kernels: {reason}", flush=True)
+    return None
 
 
 def gencode() -> list[str]:
@@ -169,9 +184,7 @@ class BuildKernels(Command):
 
     def cuda_library(self) -> list[str]:
         """Where libcudart_static lies, asked of nvcc itself."""
-        dry = subprocess.run(
-            [str(wanted_nvcc()), "--dryrun", "-o", "x", "x.o"], capture_output=True, text=True
-        ).stderr
+        dry = subprocess.run([str(wanted_nvcc()), "--dryrun", "-o", "x", "x.o"], capture_output=True, text=True).stderr
         folders = [word.strip('"') for word in dry.split() if word.strip('"').startswith("-L")]
         return folders
 

@@ -27,6 +27,7 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+_FUNCTIONS: dict[str, type[torch.autograd.Function]] = {}
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
@@ -45,6 +46,17 @@ def _refuse(name: str, backend: str) -> Callable[..., Any]:
         raise RuntimeError(_dispatch.refusal(name, backend, devices))
 
     return refuse
+
+
+def _refuse_second_derivative(name: str) -> Callable[..., Any]:
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(f"{name.removesuffix('_backward')} can be differentiated once: its gradient has no gradient")
+
+    return refuse
+
+
+def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    pass
 
 
 def register(
@@ -85,5 +97,20 @@ def register(
         for key in keys:
             _LIBRARY.impl(name, launcher, key)
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
-    if backward is not None:
+    if name.endswith("_backward"):
+        backward, setup_context = _refuse_second_derivative(name), _save_nothing
+    if backward is not None and setup_context is not None:
         torch.library.register_autograd(qualified, backward, setup_context=setup_context, lib=_LIBRARY)
+        members = {
+            "forward": staticmethod(getattr(getattr(torch.ops, NAMESPACE), name)),
+            "setup_context": staticmethod(setup_context),
+            "backward": staticmethod(backward),
+        }
+        _FUNCTIONS[name] = type(f"{name}_function", (torch.autograd.Function,), members)
+
+
+def call(name: str, *args: Any) -> Any:
+    """Call an operator. torch.func transforms do not see formulas of torch.library, so they get the same formula as a Function."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return _FUNCTIONS[name].apply(*args)
+    return getattr(getattr(torch.ops, NAMESPACE), name)(*args)

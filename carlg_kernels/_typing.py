@@ -8,7 +8,9 @@ from torch import Tensor
 Reduction = Literal["mean", "sum", "none"]
 Singleton = Literal["zero", "code"]
 EmptyPolicy = Literal["keep", "zero", "error"]
+StarvedPolicy = Literal["farthest", "keep", "random", "error"]
 VarianceDistance = Literal["sqeuclidean", "euclidean"]
+SilhouetteMetric = Literal["euclidean", "sqeuclidean", "cosine"]
 
 
 class Assignment(NamedTuple):
@@ -21,6 +23,37 @@ class Assignment(NamedTuple):
     distances: Tensor
     second_labels: Tensor
     second_distances: Tensor
+
+
+class KMeansResult(NamedTuple):
+    """A clustering by :func:`carlg_kernels.kmeans`; the labels, distances and runners-up belong to the returned centroids."""
+
+    labels: Tensor
+    centroids: Tensor
+    inertia: Tensor
+    n_iter: int
+    converged: bool
+    distances: Tensor
+    second_labels: Tensor
+    second_distances: Tensor
+
+
+class KMedoidsResult(NamedTuple):
+    """A clustering by :func:`carlg_kernels.kmedoids`; ``medoids`` are row numbers."""
+
+    labels: Tensor
+    medoids: Tensor
+    inertia: Tensor
+    n_iter: int
+    converged: bool
+
+
+class SilhouetteParts(NamedTuple):
+    """Mean distances of every point to its own cluster and to the nearest other one, and the label of that one."""
+
+    own: Tensor
+    other: Tensor
+    nearest: Tensor
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

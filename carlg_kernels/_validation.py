@@ -107,10 +107,27 @@ def check_weights(weights: Any, z: Tensor, name: str = "weights") -> Tensor | No
     return weights.to(compute_dtype(z.dtype))
 
 
-def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+def check_edges(edge_index: Any, z: Tensor, name: str = "edge_index") -> Tensor:
+    """The edges as int64; any integer dtype is taken."""
+    if not isinstance(edge_index, Tensor):
+        _fail(TypeError, name, "an int64 torch.Tensor of shape (2, edges)", edge_index)
+    if edge_index.dtype not in INTEGERS:
+        _fail(TypeError, name, "int64 of shape (2, edges)", edge_index)
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        _fail(ValueError, name, "of shape (2, edges)", edge_index)
+    if edge_index.device != z.device:
+        _fail(ValueError, name, f"on {z.device} like z", str(edge_index.device))
+    if may_read_values(edge_index) and edge_index.numel():
+        low, high = (int(v) for v in edge_index.aminmax())
+        if low < 0 or high >= z.shape[0]:
+            wrong = low if low < 0 else high
+            _fail(ValueError, name, f"in [0, {z.shape[0]}), the rows of z", f"an index {wrong}")
+    return edge_index.to(torch.int64)
+
+
+def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        _fail(ValueError, name, "one of " + ", ".join(map(repr, choices)), value)
-    return str(value)
+        _fail(ValueError, name, "one of " + ", ".join(map(repr, choices)), describe(value))
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
@@ -121,9 +138,7 @@ def check_count(value: Any, name: str, least: int = 1) -> int:
     return value
 
 
-def resolve_clusters(
-    labels: Tensor, num_clusters: int | None, *, clustered: bool = True, name: str = "labels"
-) -> tuple[Tensor, int]:
+def resolve_clusters(labels: Tensor, num_clusters: int | None, *, clustered: bool = True, name: str = "labels") -> tuple[Tensor, int]:
     """Labels and the number of clusters, 0 where it is unknown inside torch.compile.
 
     Labels whose largest value is far above the number of points are renumbered, in order, so that no memory is spent on gaps.

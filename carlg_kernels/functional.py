@@ -100,16 +100,12 @@ def update_centroids(
     if previous is not None:
         previous = check_centroids(previous, z, name="previous")
         if previous.shape[0] != num_clusters:
-            raise ValueError(
-                f"previous must be of shape ({num_clusters}, {z.shape[1]}), got {tuple(previous.shape)}"
-            )
+            raise ValueError(f"previous must be of shape ({num_clusters}, {z.shape[1]}), got {tuple(previous.shape)}")
     centroids, mass = ops.centroid_update.centroid_update(z, labels, weights, num_clusters)
     if empty == "error":
         missing = (mass == 0).nonzero().flatten().tolist()
         if missing:
-            raise ValueError(
-                f"labels must leave no cluster empty with empty='error', got no point in {missing[:10]}"
-            )
+            raise ValueError(f"labels must leave no cluster empty with empty='error', got no point in {missing[:10]}")
     elif empty == "keep" and previous is not None:
         centroids = torch.where((mass == 0)[:, None], previous, centroids)
     return centroids, mass
@@ -173,9 +169,7 @@ def simplified_silhouette(
     else:
         assert labels is not None
         labels, clusters = resolve_clusters(labels, num_clusters)
-    return ops.simplified_silhouette.simplified_silhouette(
-        z, labels, centroids, clusters, reduction, singleton == "zero"
-    )
+    return ops.simplified_silhouette.simplified_silhouette(z, labels, centroids, clusters, reduction, singleton == "zero")
 
 
 def variance_ratio(

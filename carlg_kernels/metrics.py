@@ -24,7 +24,7 @@ def as_points(X: Any, name: str = "X") -> Tensor:
 def as_labels(labels: Any, n: int, device: torch.device, name: str = "labels") -> Tensor:
     """Labels of any kind (numbers, strings) as 0..k-1. Unlike the losses, -1 is a cluster like any other, as in scikit-learn."""
     if isinstance(labels, Tensor) and labels.dtype in INTEGERS:
-        codes = labels.detach().unique(return_inverse=True)[1]
+        codes: Tensor = labels.detach().unique(return_inverse=True)[1]
     else:
         import numpy as np
 
@@ -36,9 +36,7 @@ def as_labels(labels: Any, n: int, device: torch.device, name: str = "labels") -
         raise ValueError(f"{name} must be of shape ({n},), got {tuple(codes.shape)}")
     clusters = int(codes.max()) + 1
     if not 1 < clusters < n:
-        raise ValueError(
-            f"Number of labels is {clusters}. Valid values are 2 to n_samples - 1 (inclusive)"
-        )
+        raise ValueError(f"Number of labels is {clusters}. Valid values are 2 to n_samples - 1 (inclusive)")
     return codes.to(device)
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from carlg_kernels import functional
-from carlg_kernels._typing import Singleton, VarianceDistance
+from carlg_kernels import functional, silhouettes
+from carlg_kernels._typing import SilhouetteMetric, Singleton, VarianceDistance
 from carlg_kernels._validation import check_choice
 
 OnDegenerate = Literal["raise", "zero"]
@@ -20,7 +20,8 @@ class _IndexLoss(torch.nn.Module):
         if target is not None and not isinstance(target, (int, float)):
             raise TypeError(f"target must be a number or None, got {type(target).__name__}")
         self.target = None if target is None else float(target)
-        self.on_degenerate = check_choice(on_degenerate, "on_degenerate", ("raise", "zero"))
+        check_choice(on_degenerate, "on_degenerate", ("raise", "zero"))
+        self.on_degenerate = on_degenerate
 
     def _loss(self, index: Tensor) -> Tensor:
         return -index if self.target is None else (self.target - index).abs()
@@ -63,7 +64,8 @@ class SimplifiedSilhouetteLoss(_IndexLoss):
         on_degenerate: OnDegenerate = "raise",
     ) -> None:
         super().__init__(target, on_degenerate)
-        self.singleton = check_choice(singleton, "singleton", ("zero", "code"))
+        check_choice(singleton, "singleton", ("zero", "code"))
+        self.singleton: Singleton = singleton
 
     def forward(
         self,
@@ -77,8 +79,49 @@ class SimplifiedSilhouetteLoss(_IndexLoss):
             return zero
         return self._loss(
             functional.simplified_silhouette(
-                z, centroids, labels, singleton=self.singleton, num_clusters=num_clusters  # type: ignore[arg-type]
+                z,
+                centroids,
+                labels,
+                singleton=self.singleton,
+                num_clusters=num_clusters,
             )
+        )
+
+
+class SilhouetteLoss(_IndexLoss):
+    """|target - mean exact silhouette|; see :func:`carlg_kernels.silhouette`.
+
+    Parameters
+    ----------
+    target : float or None
+        None minimises -index.
+    metric : {"euclidean", "sqeuclidean", "cosine"}
+    on_degenerate : {"raise", "zero"}
+        What a clustering with one cluster, or with nothing but singletons, gives: ValueError, or 0 with a zero gradient.
+
+    Examples
+    --------
+    >>> loss = ck.nn.SilhouetteLoss(target=0.9)
+    >>> z = torch.tensor([[0.0], [1.0], [10.0], [11.0]], requires_grad=True)
+    >>> round(loss(z, torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.0003
+    """
+
+    def __init__(
+        self,
+        target: float | None = 0.9,
+        metric: SilhouetteMetric = "euclidean",
+        on_degenerate: OnDegenerate = "raise",
+    ) -> None:
+        super().__init__(target, on_degenerate)
+        self.metric = check_choice(metric, "metric", ("euclidean", "sqeuclidean", "cosine"))
+
+    def forward(self, z: Tensor, labels: Tensor, num_clusters: int | None = None) -> Tensor:
+        zero = self._guarded(z, labels)
+        if zero is not None:
+            return zero
+        return self._loss(
+            silhouettes.silhouette(z, labels, self.metric, num_clusters=num_clusters)  # type: ignore[arg-type]
         )
 
 
@@ -100,7 +143,8 @@ class VarianceRatioLoss(_IndexLoss):
         on_degenerate: OnDegenerate = "raise",
     ) -> None:
         super().__init__(target, on_degenerate)
-        self.distance = check_choice(distance, "distance", ("sqeuclidean", "euclidean"))
+        check_choice(distance, "distance", ("sqeuclidean", "euclidean"))
+        self.distance: VarianceDistance = distance
 
     def forward(
         self,
@@ -112,9 +156,7 @@ class VarianceRatioLoss(_IndexLoss):
         zero = self._guarded(z, labels)
         if zero is not None:
             return zero
-        return self._loss(
-            functional.variance_ratio(z, labels, centroids, self.distance, num_clusters)  # type: ignore[arg-type]
-        )
+        return self._loss(functional.variance_ratio(z, labels, centroids, self.distance, num_clusters))
 
 
 class DaviesBouldinLoss(_IndexLoss):

@@ -1,5 +1,6 @@
-// Build information, and the choice of the instruction set.
+// Build information, the choice of the instruction set, and the state shared by long kernels.
 #include "common/isa.h"
+#include "common/progress.h"
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -57,7 +58,23 @@ std::string build_info() {
   return info;
 }
 
+// The address of a Tick, 0 for none.
+void set_tick(int64_t address) { tick() = reinterpret_cast<Tick>(address); }
+
+// Pairs of points whose distance was computed since the last call.
+int64_t take_pairs_computed() { return pairs_computed().exchange(0); }
+
 }  // namespace
+
+std::atomic<Tick>& tick() {
+  static std::atomic<Tick> callback{nullptr};
+  return callback;
+}
+
+std::atomic<int64_t>& pairs_computed() {
+  static std::atomic<int64_t> count{0};
+  return count;
+}
 
 Isa isa() {
   static const Isa choice = chosen_isa();
@@ -66,7 +83,13 @@ Isa isa() {
 
 }  // namespace ck
 
-STABLE_TORCH_LIBRARY_FRAGMENT(carlg_kernels, m) { m.def("build_info() -> str"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(carlg_kernels, m) {
+  m.def("build_info() -> str");
+  m.def("set_tick(int address) -> ()");
+  m.def("take_pairs_computed() -> int");
+}
 STABLE_TORCH_LIBRARY_IMPL(carlg_kernels, CompositeExplicitAutograd, m) {
   m.impl("build_info", TORCH_BOX(&ck::build_info));
+  m.impl("set_tick", TORCH_BOX(&ck::set_tick));
+  m.impl("take_pairs_computed", TORCH_BOX(&ck::take_pairs_computed));
 }

@@ -4,11 +4,33 @@ from carlg_kernels import _dispatch
 from carlg_kernels.ops import (
     assign,
     centroid_update,
+    cluster_distances,
     davies_bouldin,
+    edge_distances,
+    kmeans_plus_plus,
+    kmedoids,
+    lloyd,
+    own_distance,
+    silhouette,
     simplified_silhouette,
+    squared_silhouette,
     variance_ratio,
 )
 
 _dispatch.load_compiled()
 
-__all__ = ["assign", "centroid_update", "davies_bouldin", "simplified_silhouette", "variance_ratio"]
+__all__ = [
+    "assign",
+    "centroid_update",
+    "cluster_distances",
+    "davies_bouldin",
+    "edge_distances",
+    "kmeans_plus_plus",
+    "kmedoids",
+    "lloyd",
+    "own_distance",
+    "silhouette",
+    "simplified_silhouette",
+    "squared_silhouette",
+    "variance_ratio",
+]

@@ -22,8 +22,7 @@ def _fake(z: Tensor, centroids: Tensor) -> Outputs:
 
 register(
     "assign",
-    "(Tensor z, Tensor centroids) -> "
-    "(Tensor labels, Tensor distances, Tensor second_labels, Tensor second_distances)",
+    "(Tensor z, Tensor centroids) -> (Tensor labels, Tensor distances, Tensor second_labels, Tensor second_distances)",
     reference=reference.assign,
     fake=_fake,
 )

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import centroid_update as reference
 
 
-def _fake(
-    z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int
-) -> tuple[Tensor, Tensor]:
+def _fake(z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int) -> tuple[Tensor, Tensor]:
     means = z.new_empty((num_clusters, z.shape[1]), dtype=compute_dtype(z.dtype))
     mass_dtype = torch.int64 if weights is None else means.dtype
     return means, z.new_empty(num_clusters, dtype=mass_dtype)
@@ -47,9 +45,7 @@ def _backward(ctx: Any, grad: Tensor | None, _grad_mass: Any) -> tuple[Tensor | 
         return None, None, None, None
     z, labels, weights, means, mass = ctx.saved_tensors
     need_weights = weights is not None and ctx.needs_input_grad[2]
-    dz, dweights = torch.ops.carlg_kernels.centroid_update_backward(
-        grad, z, labels, weights, means, mass, need_weights
-    )
+    dz, dweights = call("centroid_update_backward", grad, z, labels, weights, means, mass, need_weights)
     return dz, None, dweights.to(weights.dtype) if need_weights else None, None
 
 
@@ -63,14 +59,11 @@ register(
 )
 register(
     "centroid_update_backward",
-    "(Tensor grad, Tensor z, Tensor labels, Tensor? weights, Tensor means, Tensor mass, bool need_weights)"
-    " -> (Tensor dz, Tensor dweights)",
+    "(Tensor grad, Tensor z, Tensor labels, Tensor? weights, Tensor means, Tensor mass, bool need_weights) -> (Tensor dz, Tensor dweights)",
     reference=reference.centroid_update_backward,
     fake=_backward_fake,
 )
 
 
-def centroid_update(
-    z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int
-) -> tuple[Tensor, Tensor]:
-    return torch.ops.carlg_kernels.centroid_update(z, labels, weights, num_clusters)  # type: ignore[no-any-return]
+def centroid_update(z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int) -> tuple[Tensor, Tensor]:
+    return call("centroid_update", z, labels, weights, num_clusters)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import davies_bouldin as reference
 
@@ -55,7 +55,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return None, None, None
-    return torch.ops.carlg_kernels.davies_bouldin_backward(grad, *ctx.saved_tensors), None, None
+    return call("davies_bouldin_backward", grad, *ctx.saved_tensors), None, None
 
 
 register(
@@ -69,12 +69,11 @@ register(
 )
 register(
     "davies_bouldin_backward",
-    "(Tensor grad, Tensor z, Tensor labels, Tensor means, Tensor counts, Tensor dispersion, Tensor rivals, Tensor directions)"
-    " -> Tensor",
+    "(Tensor grad, Tensor z, Tensor labels, Tensor means, Tensor counts, Tensor dispersion, Tensor rivals, Tensor directions) -> Tensor",
     reference=reference.davies_bouldin_backward,
     fake=_backward_fake,
 )
 
 
 def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    return torch.ops.carlg_kernels.davies_bouldin(z, labels, num_clusters)[0]  # type: ignore[no-any-return]
+    return call("davies_bouldin", z, labels, num_clusters)[0]  # type: ignore[no-any-return]

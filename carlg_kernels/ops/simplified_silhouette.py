@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import simplified_silhouette as reference
 
@@ -72,9 +72,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     z, _, centroids, _, ctx.reduction, _, _ = inputs
     _, own_labels, other_labels, own, other, means, counts, sums = output
     ctx.tied = centroids is None
-    ctx.save_for_backward(
-        z, own_labels, other_labels, own, other, means if ctx.tied else centroids, counts, sums
-    )
+    ctx.save_for_backward(z, own_labels, other_labels, own, other, means if ctx.tied else centroids, counts, sums)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -83,9 +81,7 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ..
     if grad is None:
         return (None,) * 7
     need_centroids = not ctx.tied and ctx.needs_input_grad[2]
-    dz, dcentroids = torch.ops.carlg_kernels.simplified_silhouette_backward(
-        grad, *ctx.saved_tensors, ctx.tied, ctx.reduction, need_centroids
-    )
+    dz, dcentroids = call("simplified_silhouette_backward", grad, *ctx.saved_tensors, ctx.tied, ctx.reduction, need_centroids)
     return dz, None, dcentroids if need_centroids else None, None, None, None, None
 
 
@@ -116,10 +112,8 @@ def simplified_silhouette(
     singleton_zero: bool,
 ) -> Tensor:
     """``num_clusters``: the number of centroids, or with labels alone the number of clusters (0: unknown)."""
-    wants_grad = torch.is_grad_enabled() and (
-        z.requires_grad or (centroids is not None and centroids.requires_grad)
-    )
-    save_sums = wants_grad and reduction != "none" and num_clusters > 0
-    return torch.ops.carlg_kernels.simplified_silhouette(  # type: ignore[no-any-return]
-        z, labels, centroids, num_clusters, reduction, singleton_zero, save_sums
-    )[0]
+    wants_grad = torch.is_grad_enabled() and (z.requires_grad or (centroids is not None and centroids.requires_grad))
+    # On a GPU the sums would cost the forward a third launch; there the backward makes them.
+    save_sums = wants_grad and reduction != "none" and num_clusters > 0 and z.device.type == "cpu"
+    arguments = (z, labels, centroids, num_clusters, reduction, singleton_zero, save_sums)
+    return call("simplified_silhouette", *arguments)[0]  # type: ignore[no-any-return]

@@ -21,14 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import variance_ratio as reference
 
 
-def _fake(
-    z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str
-) -> tuple[Tensor, ...]:
+def _fake(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
     d = z.shape[1]
     tied = centroids is None
     grand_mean = z.new_empty((d,), dtype=compute_dtype(z.dtype))
@@ -64,9 +62,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     z, labels, centroids, _, ctx.distance = inputs
     _, means, counts, grand_mean, scatter, directions = output
     ctx.tied = centroids is None
-    ctx.save_for_backward(
-        z, labels, means if ctx.tied else centroids, counts, grand_mean, scatter, directions
-    )
+    ctx.save_for_backward(z, labels, means if ctx.tied else centroids, counts, grand_mean, scatter, directions)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -75,9 +71,7 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ..
     if grad is None:
         return (None,) * 5
     need_centroids = not ctx.tied and ctx.needs_input_grad[2]
-    dz, dcentroids = torch.ops.carlg_kernels.variance_ratio_backward(
-        grad, *ctx.saved_tensors, ctx.tied, ctx.distance, need_centroids
-    )
+    dz, dcentroids = call("variance_ratio_backward", grad, *ctx.saved_tensors, ctx.tied, ctx.distance, need_centroids)
     return dz, None, dcentroids if need_centroids else None, None, None
 
 
@@ -99,7 +93,5 @@ register(
 )
 
 
-def variance_ratio(
-    z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str
-) -> Tensor:
-    return torch.ops.carlg_kernels.variance_ratio(z, labels, centroids, num_clusters, distance)[0]  # type: ignore[no-any-return]
+def variance_ratio(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> Tensor:
+    return call("variance_ratio", z, labels, centroids, num_clusters, distance)[0]  # type: ignore[no-any-return]

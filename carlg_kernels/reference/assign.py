@@ -6,9 +6,7 @@ from torch import Tensor
 from carlg_kernels.reference.common import distance, points, row_blocks
 
 
-def two_nearest(
-    z: Tensor, centroids: Tensor, allowed: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def two_nearest(z: Tensor, centroids: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Nearest and second-nearest of the ``allowed`` centroids, ties to the lowest index."""
     n, (c, d) = z.shape[0], centroids.shape
     z, centroids = points(z), points(centroids)

@@ -5,9 +5,7 @@ from torch import Tensor
 from carlg_kernels.reference.common import points, segment_mean, segment_sum
 
 
-def centroid_update(
-    z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int
-) -> tuple[Tensor, Tensor]:
+def centroid_update(z: Tensor, labels: Tensor, weights: Tensor | None, num_clusters: int) -> tuple[Tensor, Tensor]:
     z = points(z)
     if weights is None:
         return segment_mean(z, labels, num_clusters)

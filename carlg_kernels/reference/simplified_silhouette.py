@@ -37,9 +37,7 @@ def _weights(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return p, q
 
 
-def _centre_sums(
-    z: Tensor, own_labels: Tensor, other_labels: Tensor, p: Tensor, q: Tensor, centers: Tensor
-) -> Tensor:
+def _centre_sums(z: Tensor, own_labels: Tensor, other_labels: Tensor, p: Tensor, q: Tensor, centers: Tensor) -> Tensor:
     """M_j of the formula."""
     total = torch.zeros_like(centers)
     for labels, weight in ((own_labels, p), (other_labels, q)):

@@ -18,9 +18,7 @@ def _kappa(counts: Tensor, dtype: torch.dtype) -> Tensor:
     return (scored - present).to(dtype) / (present - 1).clamp(min=1)
 
 
-def _state(
-    z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str
-) -> tuple[Tensor, ...]:
+def _state(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
     """centers, counts, grand mean, [B, W], E."""
     c = resolve_num_clusters(labels, num_clusters)
     means, counts = segment_mean(z, labels, c)
@@ -39,13 +37,9 @@ def _state(
     return centers, counts, grand_mean, scatter, directions
 
 
-def variance_ratio(
-    z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str
-) -> tuple[Tensor, ...]:
+def variance_ratio(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
     x = points(z)
-    centers, counts, grand_mean, scatter, directions = _state(
-        x, labels, centroids, num_clusters, distance
-    )
+    centers, counts, grand_mean, scatter, directions = _state(x, labels, centroids, num_clusters, distance)
     between, within = scatter
     floor = torch.finfo(x.dtype).eps * (between + within)
     ratio = between / torch.where(within > 0, within, floor.masked_fill(floor == 0, 1))

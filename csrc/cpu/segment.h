@@ -69,23 +69,22 @@ CK_INLINE void add_scaled_difference(C* __restrict__ sum, C w, const C* __restri
   for (int64_t k = 0; k < d; ++k) sum[k] += w * (x[k] - m[k]);
 }
 
-// sum = sum of the rows of a piece
+// sum = sum of the rows of a piece; scratch holds 4 d values
 template <typename C>
-void sum_piece(const Rows<C>& z, const uint32_t* order, const Piece& piece, C* scratch, C* sum) {
+void sum_piece(const Rows<C>& z, const uint32_t* order, const Piece& piece, C* scratch,
+               C* __restrict__ sum) {
   const int64_t d = z.width();
   std::fill(sum, sum + d, C(0));
   int64_t i = piece.begin;
-  if (z.direct()) {
-    for (; i + 4 <= piece.end; i += 4) {
-      for (int64_t ahead = i + 4; ahead < std::min(i + 8, piece.end); ++ahead) {
-        z.prefetch(order[ahead]);
-      }
-      const C* x0 = z.row(order[i], nullptr);
-      const C* x1 = z.row(order[i + 1], nullptr);
-      const C* x2 = z.row(order[i + 2], nullptr);
-      const C* x3 = z.row(order[i + 3], nullptr);
-      for (int64_t k = 0; k < d; ++k) sum[k] += (x0[k] + x1[k]) + (x2[k] + x3[k]);
+  for (; i + 4 <= piece.end; i += 4) {
+    for (int64_t ahead = i + 4; ahead < std::min(i + 8, piece.end); ++ahead) {
+      z.prefetch(order[ahead]);
     }
+    const C* x0 = z.row(order[i], scratch);
+    const C* x1 = z.row(order[i + 1], scratch + d);
+    const C* x2 = z.row(order[i + 2], scratch + 2 * d);
+    const C* x3 = z.row(order[i + 3], scratch + 3 * d);
+    for (int64_t k = 0; k < d; ++k) sum[k] += (x0[k] + x1[k]) + (x2[k] + x3[k]);
   }
   for (; i < piece.end; ++i) add_row(sum, z.row(order[i], scratch), d);
 }
@@ -123,7 +122,7 @@ void segment_means(const Rows<C>& z, const Segments& segments,
   Buffer<C> partial(static_cast<int64_t>(pieces.size()) * d);
   const uint32_t* order = segments.order.get();
   parallel(static_cast<int64_t>(pieces.size()), [&](int64_t first, int64_t last) {
-    Buffer<C> scratch(d);
+    Buffer<C> scratch(4 * d);
     for (int64_t p = first; p < last; ++p) {
       C* sum = partial.get() + p * d;
       if (weights == nullptr) {

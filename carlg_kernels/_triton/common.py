@@ -1,0 +1,222 @@
+"""Helpers of the kernels: loads, ranking against all centroids, members of a cluster, ordered sums; and the one launch function.
+
+No float is ever added atomically. Sums over the points of a cluster are made by one program that lists the cluster's rows in row
+order and adds them in float64; sums over programs are made by the last program to finish (an integer counter), in program order.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **options: Any) -> None:
+    """Start ``kernel`` on the device of its first tensor argument."""
+    device = next(a.device for a in args if isinstance(a, Tensor))
+    options.update(num_warps=num_warps, enable_fp_fusion=True)
+    if device.type == "cpu":
+        kernel[grid](*args, **options)
+        return
+    with getattr(torch, device.type).device(device):
+        kernel[grid](*args, **options)
+
+
+@triton.jit
+def square_root(x):
+    # sqrt_rn exists for float32 only, and sqrt of float32 is an approximation.
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt(x)
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x, and 0 where x = 0."""
+    return tl.where(x > 0, 1 / tl.where(x > 0, x, 1), 0)
+
+
+@triton.jit
+def load_tile(ptr, rows, stride_row, keep, dims, stride_dim, d, DTYPE: tl.constexpr):
+    """ptr[rows, dims] as DTYPE, [len(rows), len(dims)]; 0 where ``keep`` is false or a dimension is beyond ``d``."""
+    offsets = rows.to(tl.int64)[:, None] * stride_row + dims.to(tl.int64)[None, :] * stride_dim
+    return tl.load(ptr + offsets, mask=keep[:, None] & (dims < d)[None, :], other=0.0).to(DTYPE)
+
+
+@triton.jit
+def load_vector(ptr, dims, stride_dim, d, DTYPE: tl.constexpr):
+    return tl.load(ptr + dims.to(tl.int64) * stride_dim, mask=dims < d, other=0.0).to(DTYPE)
+
+
+@triton.jit
+def load_labels(ptr, rows, stride, n, c):
+    """Labels of ``rows``; -1 for outliers, for rows beyond ``n`` and for labels that are no cluster."""
+    label = tl.load(ptr + rows * stride, mask=rows < n, other=-1).to(tl.int32)
+    return tl.where((label >= 0) & (label < c), label, -1)
+
+
+@triton.jit
+def two_nearest(
+    z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, counts_ptr, rows, n, c, d,
+    DTYPE: tl.constexpr, SKIP_EMPTY: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Indices of the lowest and second-lowest ||mu||^2 - 2 z.mu, ties to the lower index; the second is -1 where there is none."""
+    best = tl.full((BLOCK_N,), float("inf"), DTYPE)
+    second = tl.full((BLOCK_N,), float("inf"), DTYPE)
+    best_label = tl.zeros((BLOCK_N,), tl.int32)
+    second_label = tl.full((BLOCK_N,), -1, tl.int32)
+    columns = tl.arange(0, BLOCK_C)
+    for start in range(0, c, BLOCK_C):
+        clusters = start + columns
+        product = tl.zeros((BLOCK_N, BLOCK_C), DTYPE)
+        norm = tl.zeros((BLOCK_C,), DTYPE)
+        for begin in range(0, d, BLOCK_D):
+            dims = begin + tl.arange(0, BLOCK_D)
+            x = load_tile(z_ptr, rows, stride_zn, rows < n, dims, stride_zd, d, DTYPE)
+            m = load_tile(centers_ptr, clusters, stride_cc, clusters < c, dims, stride_cd, d, DTYPE)
+            product = tl.dot(x, tl.trans(m), product, input_precision=PRECISION, out_dtype=DTYPE)
+            norm += tl.sum(m * m, 1)
+        allowed = clusters < c
+        if SKIP_EMPTY:
+            allowed &= tl.load(counts_ptr + clusters, mask=allowed, other=0) > 0
+        score = tl.where(allowed[None, :], norm[None, :] - 2 * product, float("inf"))  # [BLOCK_N, BLOCK_C]
+        low, low_column = tl.min(score, 1, return_indices=True)
+        score = tl.where(columns[None, :] == low_column[:, None], float("inf"), score)
+        next_low, next_column = tl.min(score, 1, return_indices=True)
+        wins = low < best
+        # The runner-up of the merged list: the loser of the two firsts, or the second of the winner's side.
+        rival = tl.where(wins, best, low)
+        rival_label = tl.where(wins, best_label, start + low_column)
+        spare = tl.where(wins, next_low, second)
+        spare_label = tl.where(wins, start + next_column, second_label)
+        # At equal scores the older list holds the lower index.
+        takes_spare = tl.where(wins, spare < rival, spare <= rival)
+        second = tl.where(takes_spare, spare, rival)
+        second_label = tl.where(takes_spare, spare_label, rival_label)
+        best = tl.where(wins, low, best)
+        best_label = tl.where(wins, start + low_column, best_label)
+    return best_label, tl.where(second < float("inf"), second_label, -1)
+
+
+@triton.jit
+def two_distances(
+    z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, rows, n, d, first, second,
+    DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """||z - mu_first|| and ||z - mu_second|| by direct difference; infinite where the index is -1."""
+    near = tl.zeros((BLOCK_N,), DTYPE)
+    far = tl.zeros((BLOCK_N,), DTYPE)
+    for begin in range(0, d, BLOCK_D):
+        dims = begin + tl.arange(0, BLOCK_D)
+        x = load_tile(z_ptr, rows, stride_zn, rows < n, dims, stride_zd, d, DTYPE)
+        m = load_tile(centers_ptr, first, stride_cc, first >= 0, dims, stride_cd, d, DTYPE)
+        near += tl.sum((x - m) * (x - m), 1)
+        m = load_tile(centers_ptr, second, stride_cc, second >= 0, dims, stride_cd, d, DTYPE)
+        far += tl.sum((x - m) * (x - m), 1)
+    near = tl.where(first >= 0, square_root(near), float("inf"))
+    far = tl.where(second >= 0, square_root(far), float("inf"))
+    return near, far
+
+
+@triton.jit
+def sort_pair(first, near, second, far):
+    """The two centroids in the order of their true distances: rounding in the ranking can have swapped them."""
+    swap = (far < near) | ((far == near) & (second < first) & (second >= 0))
+    return (
+        tl.where(swap, second, first),
+        tl.where(swap, far, near),
+        tl.where(swap, first, second),
+        tl.where(swap, near, far),
+    )
+
+
+@triton.jit
+def list_members(labels_ptr, stride, n, cluster, order_ptr, BLOCK_L: tl.constexpr):
+    """Write the rows of ``cluster``, ascending, to order_ptr[first : first + count]; also returns the number of labels >= 0.
+
+    ``first`` counts the rows of lower clusters, so programs of different clusters share one list of n entries.
+    """
+    first = 0
+    count = 0
+    scored = 0
+    for start in range(0, n, BLOCK_L):
+        rows = start + tl.arange(0, BLOCK_L).to(tl.int64)
+        label = tl.load(labels_ptr + rows * stride, mask=rows < n, other=-1).to(tl.int32)
+        scored += tl.sum((label >= 0).to(tl.int32), 0)
+        first += tl.sum(((label >= 0) & (label < cluster)).to(tl.int32), 0)
+        count += tl.sum((label == cluster).to(tl.int32), 0)
+    if count > 0:
+        filled = first
+        for start in range(0, n, BLOCK_L):
+            rows = start + tl.arange(0, BLOCK_L).to(tl.int64)
+            label = tl.load(labels_ptr + rows * stride, mask=rows < n, other=-1).to(tl.int32)
+            hit = (label == cluster).to(tl.int32)
+            tl.store(order_ptr + filled + tl.cumsum(hit, 0) - 1, rows.to(tl.int32), mask=hit > 0)
+            filled += tl.sum(hit, 0)
+    # The list is read back by other threads of this program.
+    tl.debug_barrier()
+    return first, count, scored
+
+
+@triton.jit
+def load_members(order_ptr, first, count, start, BLOCK_N: tl.constexpr):
+    """Rows start .. start + BLOCK_N of the list of a cluster, and which of them exist."""
+    index = start + tl.arange(0, BLOCK_N)
+    keep = index < count
+    return tl.load(order_ptr + first + index, mask=keep, other=0).to(tl.int64), keep
+
+
+@triton.jit
+def member_sum(
+    z_ptr, stride_zn, stride_zd, weights_ptr, stride_w, order_ptr, first, count, dims, d,
+    WEIGHTED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """sum_u w_u z_u over the listed rows, for the dimensions ``dims``, in float64. [BLOCK_D]"""
+    total = tl.zeros((BLOCK_N, BLOCK_D), tl.float64)
+    for start in range(0, count, BLOCK_N):
+        rows, keep = load_members(order_ptr, first, count, start, BLOCK_N)
+        x = load_tile(z_ptr, rows, stride_zn, keep, dims, stride_zd, d, DTYPE)
+        if WEIGHTED:
+            x *= tl.load(weights_ptr + rows * stride_w, mask=keep, other=0.0).to(DTYPE)[:, None]
+        total += x.to(tl.float64)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def ordered_sum(values_ptr, size, stride, BLOCK: tl.constexpr):
+    """Sum of ``size`` values in float64, the same for any order of the programs that wrote it."""
+    total = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, size, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        total += tl.load(values_ptr + index * stride, mask=index < size, other=0).to(tl.float64)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def count_clusters(counts_ptr, c, BLOCK: tl.constexpr):
+    """(points in all clusters, non-empty clusters)."""
+    points = tl.zeros((BLOCK,), tl.int64)
+    present = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, c, BLOCK):
+        index = start + tl.arange(0, BLOCK)
+        count = tl.load(counts_ptr + index, mask=index < c, other=0)
+        points += count
+        present += (count > 0).to(tl.int32)
+    return tl.sum(points, 0), tl.sum(present, 0)
+
+
+@triton.jit
+def reset_counter(counter_ptr, chosen):
+    """Zero, by one chosen program, the counter of the launch that follows on the stream (``counter_ptr`` may be None)."""
+    if counter_ptr is not None:
+        tl.store(counter_ptr, 0, mask=chosen)
+
+
+@triton.jit
+def is_last(counter_ptr, programs):
+    """True in the program that finishes last; it then sees everything the others stored before their call."""
+    tl.debug_barrier()
+    return tl.atomic_add(counter_ptr, 1, sem="acq_rel") == programs - 1

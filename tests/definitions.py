@@ -1,0 +1,68 @@
+"""The indices as their definitions read, in plain differentiable torch: what every kernel is compared with, in float64."""
+
+import torch
+from torch import Tensor
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    square = (x[:, None] - y[None]).square().sum(-1)
+    return torch.where(square > 0, square, 1).sqrt() * (square > 0)
+
+
+def paired(x: Tensor, y: Tensor) -> Tensor:
+    square = (x - y).square().sum(-1)
+    return torch.where(square > 0, square, 1).sqrt() * (square > 0)
+
+
+def means(z: Tensor, labels: Tensor, c: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    keep = labels >= 0
+    w = torch.ones_like(z[:, 0]) if weights is None else weights
+    onehot = torch.nn.functional.one_hot(labels[keep], c).to(z.dtype) * w[keep, None]
+    mass = onehot.sum(0)
+    return (onehot.T @ z[keep]) / torch.where(mass > 0, mass, 1)[:, None], mass
+
+
+def score(a: Tensor, b: Tensor) -> Tensor:
+    top = torch.maximum(a, b)
+    return torch.where(top > 0, (b - a) / torch.where(top > 0, top, 1), 0)
+
+
+def simplified_silhouette(z, centroids=None, labels=None, singleton="zero") -> Tensor:
+    """One value a point, 0 for outliers."""
+    if labels is None:
+        labels = distances(z, centroids).argmin(1)
+    keep, index = labels >= 0, labels.clamp(min=0)
+    c = int(labels.max()) + 1 if centroids is None else len(centroids)
+    alone = torch.zeros_like(keep)
+    empty = torch.zeros(c, dtype=torch.bool)
+    if centroids is None:
+        centroids, mass = means(z, labels, c)
+        empty = mass == 0
+        alone = (mass[index] == 1) & (singleton == "zero")
+    table = distances(z, centroids)
+    own = torch.nn.functional.one_hot(index, c).bool()
+    b = table.masked_fill(own | empty[None], float("inf")).min(1).values
+    return torch.where(keep & ~alone, score(table[own], b), 0)
+
+
+def variance_ratio(z, labels, centroids=None, distance="sqeuclidean") -> Tensor:
+    keep = labels >= 0
+    z, labels = z[keep], labels[keep]
+    c = int(labels.max()) + 1 if centroids is None else len(centroids)
+    mu, mass = means(z, labels, c)
+    centers = mu if centroids is None else centroids
+    between = (mass * paired(centers, z.mean(0)[None]).pow(2 if distance == "sqeuclidean" else 1)).sum()
+    within = paired(z, centers[labels]).pow(2 if distance == "sqeuclidean" else 1).sum()
+    present = (mass > 0).sum()
+    return between / within * (len(z) - present) / (present - 1)
+
+
+def davies_bouldin(z, labels) -> Tensor:
+    keep = labels >= 0
+    z, labels = z[keep], labels[keep].unique(return_inverse=True)[1]
+    c = int(labels.max()) + 1
+    mu, mass = means(z, labels, c)
+    spread = torch.zeros(c, dtype=z.dtype).index_add(0, labels, paired(z, mu[labels])) / mass
+    apart = distances(mu, mu)
+    ratio = (spread[:, None] + spread[None]) / torch.where(apart > 0, apart, 1)
+    return torch.where(apart > 0, ratio, 0).max(1).values.mean()

@@ -1,0 +1,271 @@
+"""Every launcher of ``carlg_kernels._triton`` in every mode, compared with the reference in float64.
+
+``run(case, dtype, device)`` calls a launcher, forward and backward, on whatever executes ``common.launch``: the interpreter, compiled PTX on
+the CPU, or a real GPU. Half-precision points are compared with the reference on the same (already rounded) points.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carlg_kernels._typing import compute_dtype
+
+EPSILON = {
+    torch.float16: 2**-11,
+    torch.bfloat16: 2**-8,
+    torch.float32: 2**-23,
+    torch.float64: 2**-52,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    name: str
+    check: Callable[..., None]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.name}"
+
+
+def launcher(op: str) -> ModuleType:
+    return importlib.import_module(f"carlg_kernels._triton.{op}")
+
+
+def reference(op: str) -> ModuleType:
+    return importlib.import_module(f"carlg_kernels.reference.{op}")
+
+
+def wide(*values: Any) -> tuple[Any, ...]:
+    """The arguments with their floating tensors in float64."""
+    return tuple(
+        v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values
+    )
+
+
+def assert_close(name: str, got: Tensor, want: Tensor, units: float = 64) -> None:
+    """Integers equal; floats within ``units`` roundings of the type of ``got``, relative to the largest value."""
+    assert got.shape == want.shape, f"{name}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    if not got.is_floating_point():
+        torch.testing.assert_close(got.to(want.dtype), want, msg=lambda m: f"{name}: {m}")
+        return
+    finite = want[want.isfinite()].abs()
+    size = float(finite.max()) if finite.numel() else 1.0
+    # The arithmetic is float32 at best for half types, so their own rounding comes on top of its error.
+    unit = EPSILON[got.dtype] * (1 if got.dtype in (torch.float16, torch.bfloat16) else units)
+    torch.testing.assert_close(
+        got.double(), want.double(), rtol=2 * unit, atol=unit * size, msg=lambda m: f"{name}: {m}"
+    )
+
+
+def compare(names: str, got: Any, want: Any, units: float = 64) -> None:
+    got = got if isinstance(got, tuple) else (got,)
+    want = want if isinstance(want, tuple) else (want,)
+    for name, g, w in zip(names.split(), got, want, strict=True):
+        assert_close(name, g, w, units)
+
+
+def points(
+    n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z in ``dtype``, labels with outliers, an empty cluster and a singleton, and centroids."""
+    generator = torch.Generator().manual_seed(n * 10007 + c * 101 + d)
+    centers = 2 * torch.randn(c, d, generator=generator)
+    # Clusters 0..c-2 are used; c - 2 holds one point only.
+    labels = torch.randint(0, max(c - 2, 1), (n,), generator=generator)
+    z = centers[labels] + torch.randn(n, d, generator=generator)
+    if c > 3:
+        labels[n // 2] = c - 2
+        labels[::17] = -1
+    if n > 8:
+        z[5] = z[7]
+    z = z.to(dtype)
+    if layout == "columns":
+        z = z.t().contiguous().t()
+    elif layout == "strided":
+        z = torch.stack((z, z), 2)[..., 0]
+    centers = centers.to(compute_dtype(dtype))
+    return z.to(device), labels.to(device), centers.to(device)
+
+
+def check_assign(dtype: torch.dtype, device: str, n=131, c=37, d=50, layout="rows", ties=False) -> None:
+    z, _, centers = points(n, c, d, dtype, device, layout)
+    if ties:
+        centers[c - 1] = centers[2]
+        z[3] = centers[2].to(dtype)
+    got = launcher("assign").assign(z, centers)
+    compare("labels distances second second_distances", got, reference("assign").assign(*wide(z, centers)))
+
+
+def check_centroid_update(
+    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, layout="rows"
+) -> None:
+    z, labels, _ = points(n, c, d, dtype, device, layout)
+    generator = torch.Generator().manual_seed(3)
+    real = compute_dtype(dtype)
+    weights = None
+    if weighted:
+        weights = torch.rand(2 * n, generator=generator).to(device, real)[::2]
+        weights[labels == 1] = 0
+    ours, truth = launcher("centroid_update"), reference("centroid_update")
+    got = ours.centroid_update(z, labels, weights, c)
+    compare("means mass", got, truth.centroid_update(*wide(z, labels, weights, c)))
+    grad = torch.randn(d, c, generator=generator).to(device, real).t()
+    for need in {False, weighted}:
+        args = (grad, z, labels, weights, *got, need)
+        want = truth.centroid_update_backward(*wide(*args))
+        compare("dz dweights", ours.centroid_update_backward(*args), want)
+
+
+def check_silhouette(
+    dtype: torch.dtype, device: str, n=150, c=9, d=37, mode="labels", reduction="mean",
+    singleton_zero=True, save_sums=False, layout="rows",
+) -> None:  # fmt: skip
+    z, labels, centers = points(n, c, d, dtype, device, layout)
+    if mode == "transposed":
+        centers = centers.t().contiguous().t()
+    given = None if mode in ("labels", "unknown") else centers
+    own = None if mode == "centroids" else labels
+    clusters = 0 if mode == "unknown" else c
+    ours, truth = launcher("simplified_silhouette"), reference("simplified_silhouette")
+    args = (z, own, given, clusters, reduction, singleton_zero, save_sums)
+    got = ours.simplified_silhouette(*args)
+    want = truth.simplified_silhouette(*wide(*args))
+    compare("value own_labels other_labels own other means counts sums", got, want, units=256)
+
+    real = compute_dtype(dtype)
+    grad = torch.tensor(-1.7, dtype=real, device=device)
+    if reduction == "none":
+        grad = torch.randn(n, generator=torch.Generator().manual_seed(5)).to(device, real)
+    tied = given is None
+    state = (*got[1:5], got[5] if tied else given, *got[6:])
+    for need in {False, not tied}:
+        args = (grad, z, *state, tied, reduction, need)
+        want = truth.simplified_silhouette_backward(*wide(*args))
+        compare("dz dcentroids", ours.simplified_silhouette_backward(*args), want, units=256)
+
+
+def check_variance_ratio(
+    dtype: torch.dtype, device: str, n=150, c=9, d=37, distance="sqeuclidean", mode="labels", layout="rows"
+) -> None:
+    z, labels, centers = points(n, c, d, dtype, device, layout)
+    given = None if mode in ("labels", "unknown") else centers
+    clusters = 0 if mode == "unknown" else c
+    ours, truth = launcher("variance_ratio"), reference("variance_ratio")
+    got = ours.variance_ratio(z, labels, given, clusters, distance)
+    want = truth.variance_ratio(*wide(z, labels, given, clusters, distance))
+    compare("value means counts grand_mean scatter directions", got, want)
+    grad = torch.tensor(0.6, dtype=compute_dtype(dtype), device=device)
+    tied = given is None
+    for need in {False, not tied}:
+        args = (grad, z, labels, got[1] if tied else given, *got[2:], tied, distance, need)
+        want = truth.variance_ratio_backward(*wide(*args))
+        compare("dz dcentroids", ours.variance_ratio_backward(*args), want, units=256)
+
+
+def check_davies_bouldin(dtype: torch.dtype, device: str, n=150, c=9, d=37, unknown=False) -> None:
+    z, labels, _ = points(n, c, d, dtype, device)
+    clusters = 0 if unknown else c
+    ours, truth = launcher("davies_bouldin"), reference("davies_bouldin")
+    got = ours.davies_bouldin(z, labels, clusters)
+    want = truth.davies_bouldin(*wide(z, labels, clusters))
+    compare("value means counts dispersion rivals directions", got, want)
+    grad = torch.tensor(0.6, dtype=compute_dtype(dtype), device=device)
+    args = (grad, z, labels, *got[1:])
+    want = truth.davies_bouldin_backward(*wide(*args))
+    compare("dz", ours.davies_bouldin_backward(*args), want, units=256)
+
+
+def check_lloyd(
+    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False
+) -> None:
+    z, _, centers = points(n, c, d, dtype, device)
+    centers[c - 1] += 1000
+    weights = None
+    if weighted:
+        weights = torch.rand(n, generator=torch.Generator().manual_seed(3)).to(device, centers.dtype)
+    done = torch.tensor(int(frozen), dtype=torch.int32, device=device)
+    tolerance = 1e9 if settled else 0.0
+    got = launcher("lloyd").lloyd_step(z, centers, weights, tolerance, done)
+    assignment = reference("assign").assign(*wide(z, centers))
+    means, mass = reference("centroid_update").centroid_update(
+        *wide(z, assignment[0], weights, c)
+    )
+    new = torch.where((mass == 0)[:, None], centers.double(), means)
+    if frozen:
+        new = centers.double()
+    shift = (new - centers.double()).square().sum()
+    flag = torch.tensor(int(frozen or settled), dtype=torch.int32, device=device)
+    assert bool((mass == 0).any())
+    names = "centroids mass labels distances second second_distances shift done"
+    compare(names, tuple(got), (new, mass, *assignment, shift, flag))
+
+
+def _cases() -> list[Case]:
+    cases = [
+        Case("assign", "plain", check_assign),
+        Case("assign", "one-centroid", check_assign, {"c": 1, "d": 5}),
+        Case("assign", "two-tiles-ties", check_assign, {"n": 70, "c": 75, "d": 33, "ties": True}),
+        Case("assign", "one-dimension", check_assign, {"n": 65, "c": 5, "d": 1}),
+        Case("assign", "columns", check_assign, {"layout": "columns"}),
+        Case("assign", "strided", check_assign, {"layout": "strided"}),
+        Case("centroid_update", "plain", check_centroid_update),
+        Case("centroid_update", "weighted", check_centroid_update, {"weighted": True}),
+        Case("centroid_update", "wide", check_centroid_update, {"n": 40, "d": 300, "layout": "columns"}),
+        Case("davies_bouldin", "plain", check_davies_bouldin),
+        Case("davies_bouldin", "unknown", check_davies_bouldin, {"unknown": True}),
+        Case("lloyd", "plain", check_lloyd),
+        Case("lloyd", "weighted-settled", check_lloyd, {"weighted": True, "settled": True}),
+        Case("lloyd", "frozen", check_lloyd, {"frozen": True}),
+    ]
+    for mode in ("labels", "unknown", "centroids", "both"):
+        for reduction in ("mean", "sum", "none"):
+            save = reduction != "none" and mode != "unknown"
+            options = {"mode": mode, "reduction": reduction, "save_sums": save}
+            cases.append(Case("simplified_silhouette", f"{mode}-{reduction}", check_silhouette, options))
+    cases += [
+        Case("simplified_silhouette", "singleton", check_silhouette, {"singleton_zero": False}),
+        Case("simplified_silhouette", "transposed", check_silhouette,
+             {"mode": "transposed", "layout": "columns", "d": 140, "n": 70}),
+    ]  # fmt: skip
+    for mode in ("labels", "unknown", "centroids"):
+        for distance in ("sqeuclidean", "euclidean"):
+            options = {"mode": mode, "distance": distance}
+            cases.append(Case("variance_ratio", f"{mode}-{distance}", check_variance_ratio, options))
+    wide_rows = {"n": 60, "d": 300, "layout": "strided"}
+    cases.append(Case("variance_ratio", "wide", check_variance_ratio, wide_rows))
+    return cases
+
+
+CASES = _cases()
+
+
+def run(case: Case, dtype: torch.dtype, device: str = "cpu") -> None:
+    case.check(dtype, device, **case.options)
+
+
+PUBLIC = ("simplified_silhouette", "variance_ratio", "davies_bouldin")
+_PLAIN = {
+    "assign-plain",
+    "centroid_update-weighted",
+    "simplified_silhouette-labels-none",
+    "simplified_silhouette-both-mean",
+    "variance_ratio-labels-sqeuclidean",
+    "variance_ratio-centroids-euclidean",
+    "davies_bouldin-plain",
+    "lloyd-weighted-settled",
+}
+
+
+def interpreted() -> list[tuple[Case, str]]:
+    """What the interpreter runs: every case in float32, one or two of every op in the other types."""
+    pairs = [(case, "float32") for case in CASES]
+    for dtype in ("float16", "bfloat16", "float64"):
+        pairs += [(case, dtype) for case in CASES if str(case) in _PLAIN]
+    return pairs

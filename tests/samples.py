@@ -1,0 +1,64 @@
+"""Arguments for every operator, so that opcheck and the backend tests can enumerate them. A new op adds its samples here."""
+
+import torch
+
+from tests.helpers import clustered
+
+
+def _forward(name, *args):
+    return getattr(torch.ops.carlg_kernels, name)(*args)
+
+
+def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
+    """Argument tuples by op name. Tensors that may need a gradient ask for it."""
+    z, labels = clustered(60, 5, 7, dtype)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    centroids = torch.randn(5, 7, dtype=real)
+    weights = torch.rand(60, dtype=real) + 0.1
+    leaf = z.clone().requires_grad_()
+    free = centroids.clone().requires_grad_()
+    scalar, per_point = torch.tensor(1.5, dtype=real), torch.rand(60, dtype=real)
+
+    means, counts = _forward("centroid_update", z, labels, None, 5)
+    wmeans, mass = _forward("centroid_update", z, labels, weights, 5)
+    grad_means = torch.randn(5, 7, dtype=real)
+    tied = {r: _forward("simplified_silhouette", z, labels, None, 5, r, True, r != "none")[1:] for r in ("mean", "none")}
+    unknown = _forward("simplified_silhouette", z, labels, None, 0, "sum", False, False)[1:]
+    given = _forward("simplified_silhouette", z, None, centroids, 5, "mean", True, True)[1:]
+    ratio = {k: _forward("variance_ratio", z, labels, None, 5, k)[1:] for k in ("sqeuclidean", "euclidean")}
+    ratio_given = _forward("variance_ratio", z, labels, centroids, 5, "sqeuclidean")[1:]
+    bouldin = _forward("davies_bouldin", z, labels, 5)[1:]
+    return {
+        "assign": [(z, centroids), (z, centroids[:1])],
+        "centroid_update": [(leaf, labels, None, 5), (leaf, labels, weights.clone().requires_grad_(), 5)],
+        "centroid_update_backward": [
+            (grad_means, z, labels, None, means, counts, False),
+            (grad_means, z, labels, weights, wmeans, mass, True),
+        ],
+        "simplified_silhouette": [
+            (leaf, labels, None, 5, "mean", True, True),
+            (leaf, labels, None, 5, "none", True, False),
+            (leaf, labels, None, 0, "sum", False, False),
+            (leaf, None, free, 5, "mean", True, True),
+            (leaf, labels, free, 5, "none", True, False),
+        ],
+        "simplified_silhouette_backward": [
+            (scalar, z, *tied["mean"], True, "mean", False),
+            (per_point, z, *tied["none"], True, "none", False),
+            (scalar, z, *unknown, True, "sum", False),
+            (scalar, z, *given[:4], centroids, *given[5:], False, "mean", True),
+        ],
+        "variance_ratio": [
+            (leaf, labels, None, 5, "sqeuclidean"),
+            (leaf, labels, None, 0, "euclidean"),
+            (leaf, labels, free, 5, "sqeuclidean"),
+            (leaf, labels, free, 5, "euclidean"),
+        ],
+        "variance_ratio_backward": [
+            (scalar, z, labels, *ratio["sqeuclidean"], True, "sqeuclidean", False),
+            (scalar, z, labels, *ratio["euclidean"], True, "euclidean", False),
+            (scalar, z, labels, centroids, *ratio_given[1:], False, "sqeuclidean", True),
+        ],
+        "davies_bouldin": [(leaf, labels, 5), (leaf, labels, 0)],
+        "davies_bouldin_backward": [(scalar, z, labels, *bouldin)],
+    }
