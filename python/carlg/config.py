@@ -34,8 +34,8 @@ class Config:
     variant: str = _option("sim", "index to train: simplified silhouette, exact silhouette, variance ratio, "
                            "mean silhouette, margin", VARIANTS)
     seed: int = _option(0, "seed of weights and clustering", least=0)
-    epochs: int = _option(40, "epochs at most (the cosine schedule ends there)", least=1)
-    lr: float = _option(3e-4, "learning rate of AdamW", least=0)
+    epochs: int = _option(20, "epochs at most (the cosine schedule ends there)", least=1)
+    lr: float = _option(1e-3, "learning rate of AdamW", least=0)
     relative_lr: bool = _option(True, "scale the rate of every weight matrix with its initial size (root mean square over 0.04)")
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
     schedule: str = _option("cosine", "learning rate over the epochs", ("cosine", "constant"))
@@ -56,9 +56,9 @@ class Config:
     normalize: bool = _option(True, "cluster and score rows of length one")
     features: str = _option("auto", "input features: divide by the row sum, standardise the columns, or as they are; auto: row where "
                             "no value is negative, else column", ("auto", "row", "column", "none"))
-    select: str = _option("label-free", "encoder to keep: by churn and rank, by validation accuracy (needs labels), or the last one",
+    select: str = _option("label-free", "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last one",
                           ("label-free", "validation", "last"))
-    stop_churn: float = _option(0.005, "label-free: stop once fewer points than this share change cluster", least=0)
+    stop_churn: float = _option(0.001, "label-free: stop once fewer points than this share change cluster", least=0)
     patience: int = _option(10, "validation: epochs without a better accuracy before stopping", least=1)
     batch_nodes: int = _option(0, "nodes in a mini-batch; 0: full batch", least=0)
     sampler: str = _option("cluster", "mini-batches: parts of the graph, or seeds with sampled neighbours", ("cluster", "neighbor"))
@@ -95,7 +95,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 RECIPES: dict[str, dict[str, Any]] = {
     "sim": {},
     "sil": {},
-    "vrc": {"lr": 1e-4, "target": None, "log_index": True},
+    "vrc": {"lr": 3e-4, "target": None, "log_index": True},
     "mean": {"target": None},
     "margin": {"target": None},
 }

@@ -20,7 +20,9 @@ from carlg.trainer import Epoch, Trainer, learning_rate
 
 
 class BatchTrainer(Trainer):
-    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it."""
+    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing is probed."""
+
+    probe = None
 
     def __init__(self, graph: Graph, config: Config) -> None:
         super().__init__(graph, config)
@@ -66,7 +68,7 @@ class BatchTrainer(Trainer):
             values.append(float(value.detach()))
         churn = changed / self.graph.num_nodes
         if not self.finished:
-            self._should_stop(churn, rank)
+            self._should_stop(None, churn, rank)
         seconds = time.perf_counter() - start
         present = int(torch.bincount(self.labels[self.labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1

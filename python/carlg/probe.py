@@ -31,28 +31,31 @@ def communities(adjacency: SparseMatrix, count: int, steps: int = 12, signals: i
 
 
 class Probe:
-    """Scores embeddings of one graph; the same splits and communities for all of them."""
+    """Scores embeddings of one graph; the same splits and communities (two resolutions) for all of them."""
 
-    def __init__(self, adjacency: SparseMatrix, count: int, splits: int = 8, seed: int = 0) -> None:
-        self.labels = communities(adjacency, count, seed=seed)
-        self.targets = torch.nn.functional.one_hot(self.labels, count).to(torch.float32)
+    def __init__(self, adjacency: SparseMatrix, counts: tuple[int, ...] = (8, 20), splits: int = 4, seed: int = 0) -> None:
+        nodes = adjacency.forward.shape[0]
+        counts = tuple(max(2, min(count, nodes // 10)) for count in counts)
+        self.labels = [communities(adjacency, count, seed=seed).cpu() for count in counts]
+        hot = [torch.nn.functional.one_hot(labels, c) for labels, c in zip(self.labels, counts, strict=True)]
+        self.targets = torch.cat(hot, 1).to(torch.float32)
+        self.columns = counts
         generator = torch.Generator().manual_seed(seed + 1)
-        nodes = self.labels.shape[0]
-        self.train = [torch.randperm(nodes, generator=generator)[: max(2, nodes // 5)] for _ in range(splits)]
+        cut = [max(2, nodes // 5)]
+        self.splits = [torch.randperm(nodes, generator=generator).tensor_split(cut) for _ in range(splits)]
 
     def score(self, h: Tensor) -> float:
-        """Mean accuracy on the nodes that were not fitted, with the best of a few ridges."""
-        x = torch.nn.functional.normalize(h, dim=1)
-        total = torch.zeros(len(_RIDGES))
-        for rows in self.train:
+        """Mean accuracy on the nodes that were not fitted, over both resolutions, each with the best of a few ridges."""
+        x = torch.nn.functional.normalize(h.detach().cpu(), dim=1)
+        total = torch.zeros(len(_RIDGES), len(self.columns))
+        for rows, rest in self.splits:
             mean, level = x[rows].mean(0), self.targets[rows].mean(0)
-            fitted = (x[rows] - mean).double()
+            fitted = x[rows] - mean
             values, basis = torch.linalg.eigh(fitted.t() @ fitted)
-            response = basis.t() @ (fitted.t() @ (self.targets[rows] - level).double())
-            rest = torch.ones(x.shape[0], dtype=torch.bool)
-            rest[rows] = False
-            held, truth = (x[rest] - mean) @ basis.to(x.dtype), self.labels[rest]
+            response = basis.t() @ (fitted.t() @ (self.targets[rows] - level))
+            held = (x[rest] - mean) @ basis
             for i, ridge in enumerate(_RIDGES):
-                weights = (response / (values.clamp(min=0) + ridge)[:, None]).to(x.dtype)
-                total[i] += ((held @ weights + level).argmax(1) == truth).float().mean()
-        return float(total.max()) / len(self.train)
+                decisions = held @ (response / (values.clamp(min=0) + ridge)[:, None]) + level
+                for j, part in enumerate(decisions.split(self.columns, dim=1)):
+                    total[i, j] += (part.argmax(1) == self.labels[j][rest]).float().mean()
+        return float(total.amax(0).mean()) / len(self.splits)

@@ -8,8 +8,8 @@ import torch
 from carlg.graph import Graph, make_graph
 
 
-def digits(neighbors: int = 10) -> Graph:
-    """1797 handwritten digits, 8 x 8 pixels; every image is joined with its ten nearest ones."""
+def digits(neighbors: int = 3) -> Graph:
+    """1797 handwritten digits, 8 x 8 pixels; every image is joined with its three nearest ones."""
     from sklearn.datasets import load_digits
     from sklearn.neighbors import kneighbors_graph
 

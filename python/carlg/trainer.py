@@ -21,11 +21,14 @@ from carlg.config import Config
 from carlg.encoder import Encoder, Predictor
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
+from carlg.probe import Probe
 from carlg.propagation import Inputs
 
 
 # Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
 _REFERENCE_SIZE = 0.04
+# Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.
+_CEILING = 0.95
 
 
 class CollapseWarning(UserWarning):
@@ -109,6 +112,7 @@ class Trainer:
         self.kept: dict[str, Tensor] = copy_state(self.encoder)
         self.best_epoch = 0
         self.best_score = -math.inf
+        self.judged = False
         self.first_rank = 0.0
         self.finished = ""
         self.warnings: list[str] = []
@@ -117,6 +121,13 @@ class Trainer:
     def inputs(self) -> Inputs:
         """The whole graph as the encoder reads it."""
         return Inputs(self.graph, self.device)
+
+    @functools.cached_property
+    def probe(self) -> Probe | None:
+        """The label-free judge of :mod:`carlg.probe`, where labels do not select and there are edges to judge by."""
+        if self.config.select != "label-free" or self.graph.num_edges == 0:
+            return None
+        return Probe(self.inputs.adjacency)
 
     def run(
         self,
@@ -139,7 +150,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
         self.encoder.train()
-        z = self.predictor(self.encoder(self.inputs), config.normalize)
+        h = self.encoder(self.inputs)
+        z = self.predictor(h, config.normalize)
         if not math.isfinite(float(z.detach().sum())):
             return self._diverged(lr, time.perf_counter() - start)
         labels = self.clusterer(z.detach())
@@ -149,7 +161,7 @@ class Trainer:
         if is_degenerate(labels):
             self._warn("one cluster is left: the step is skipped and the centroids are seeded anew")
             self.clusterer.reset()
-        elif not self._should_stop(churn, rank):
+        elif not self._should_stop(h, churn, rank):
             value = cluster_index(config.variant, z, labels, self.clusters, self.edge_index)
             cost = index_loss(config, value, z)
             index, loss = float(value.detach()), float(cost.detach())
@@ -179,7 +191,7 @@ class Trainer:
         if self.epoch >= self.config.epochs and not self.finished:
             self.finished = f"all {self.config.epochs} epochs"
             if validate is None:
-                self._keep(self.epoch)
+                self._consider(self.encoder.embed(self.inputs) if self.judged else None)
 
     def _churn(self, labels: Tensor) -> float:
         """Share of the points whose cluster changed since the last epoch; 1 in the first."""
@@ -187,7 +199,7 @@ class Trainer:
             return 1.0
         return float((labels != self.labels).float().mean())
 
-    def _should_stop(self, churn: float, rank: float) -> bool:
+    def _should_stop(self, h: Tensor | None, churn: float, rank: float) -> bool:
         """The label-free rule, on the encoder before this epoch's step: settled clusters end the run, a collapse does too."""
         if self.epoch == 0:
             self.first_rank = rank
@@ -196,11 +208,25 @@ class Trainer:
         if rank < min(2.0, 0.5 * self.first_rank) or (self.epoch > 3 and churn > 0.7):
             self._collapse(f"effective rank {rank:.1f} (it was {self.first_rank:.1f}), churn {churn:.2f}")
             return True
-        self._keep(self.epoch)
+        self._consider(h)
         if self.epoch > self.config.warmup and churn < self.config.stop_churn:
             self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster"
             return True
         return False
+
+    def _consider(self, h: Tensor | None) -> None:
+        """Keep this encoder: always, or where the embedding was near the ceiling of the probe from the start, only if it scores higher."""
+        if self.epoch == 0 and self.probe is not None and h is not None:
+            self.best_score = self.probe.score(h)
+            self.judged = self.best_score >= _CEILING
+        elif self.judged and self.probe is not None and h is not None:
+            if self.epoch % 2 and self.epoch < self.config.epochs:
+                return
+            score = self.probe.score(h)
+            if score <= self.best_score:
+                return
+            self.best_score = score
+        self._keep(self.epoch)
 
     def _keep(self, epoch: int) -> None:
         copy_state(self.encoder, self.kept)
@@ -234,6 +260,7 @@ class Trainer:
             "kept": self.kept,
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
+            "judged": self.judged,
             "first_rank": self.first_rank,
             "finished": self.finished,
             "warnings": list(self.warnings),
@@ -250,7 +277,7 @@ class Trainer:
         self.labels = None if state["labels"] is None else state["labels"].to(self.device)
         self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
         self.history = [Epoch(**record) for record in state["history"]]
-        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished"):
+        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "judged"):
             setattr(self, name, state[name])
         self.warnings = list(state["warnings"])
 
