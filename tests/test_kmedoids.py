@@ -4,13 +4,17 @@ import pytest
 import torch
 
 import carlg_kernels as ck
-from carlg_kernels import clustering, ops, reference
+from carlg_kernels import ops, reference
 from carlg_kernels.reference.kmedoids import swap_changes, two_nearest_medoids
 from tests.helpers import assert_close, clustered
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def distance_table(z):
+    return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def loss(table, medoids):
@@ -39,7 +43,7 @@ def test_changes_are_those_of_the_swaps(c):
 @pytest.mark.parametrize("c", [1, 2, 11])
 def test_kernel_takes_the_swaps_of_the_reference(precomputed, squared, weighted, c):
     z = torch.randn(333, 5, dtype=torch.float64, generator=seeded(c))
-    table = clustering.pairwise_distances(z)
+    table = distance_table(z)
     data = table if precomputed else z
     squared = squared and not precomputed
     shown = table.square() if squared else table
@@ -60,7 +64,7 @@ def test_kernel_takes_the_swaps_of_the_reference(precomputed, squared, weighted,
 def test_no_swap_is_left(init):
     z, _ = clustered(400, 8, 6, torch.float64)
     result = ck.kmedoids(z, 8, init=init, generator=seeded())
-    table = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+    table = distance_table(z)
     changes = swap_changes(table, torch.ones(400, dtype=torch.float64), *two_nearest_medoids(table[:, result.medoids]), 8)
     assert result.converged and changes.min() > -1e-9
     assert torch.equal(result.labels, table[:, result.medoids].argmin(1))
@@ -76,25 +80,21 @@ def test_loss_against_the_package(seed):
     assert loss(table, ck.kmedoids(z, 15, generator=seeded(seed)).medoids) < 1.02 * theirs
 
 
-def test_points_and_matrix_agree(monkeypatch):
+def test_points_and_matrix_agree():
     z, _ = clustered(700, 10, 8, torch.float64)
-    stored = ck.kmedoids(z, 10, init=torch.arange(10))
-    monkeypatch.setattr(clustering, "_TABLE_ROWS", 0)
     tiled = ck.kmedoids(z, 10, init=torch.arange(10))
-    given = ck.kmedoids(clustering.pairwise_distances(z), 10, init=torch.arange(10), metric="precomputed")
-    for other in (tiled, given):
-        assert torch.equal(stored.medoids, other.medoids) and torch.equal(stored.labels, other.labels)
+    given = ck.kmedoids(distance_table(z), 10, init=torch.arange(10), metric="precomputed")
+    assert torch.equal(tiled.medoids, given.medoids) and torch.equal(tiled.labels, given.labels)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_threads(threads, stored, monkeypatch):
+@pytest.mark.parametrize("metric", ["euclidean", "precomputed"])
+def test_threads(threads, metric):
     z, _ = clustered(1501, 12, 9)
-    if not stored:
-        monkeypatch.setattr(clustering, "_TABLE_ROWS", 0)
+    z = z if metric == "euclidean" else distance_table(z)
     results = []
     for count in (1, 2, 3):
         threads(count)
-        results.append(ck.kmedoids(z, 12, generator=seeded(2)))
+        results.append(ck.kmedoids(z, 12, metric=metric, generator=seeded(2)))
     for other in results[1:]:
         assert torch.equal(results[0].medoids, other.medoids) and torch.equal(results[0].inertia, other.inertia)
 
@@ -147,10 +147,10 @@ def test_graph_distance():
     z = torch.randn(60, 4, dtype=torch.float64)
     edges = torch.stack([torch.arange(49), torch.arange(1, 50)])
     table = ck.graph_distance(z, edges, mix=0.25)
-    assert torch.equal(table, table.T) and (table.diagonal() == 0).all()
+    assert torch.allclose(table, table.T, rtol=1e-14) and (table.diagonal() == 0).all()
     far = 0.25 * (z[0] - z[55]).norm() + 0.75 * 49
     assert_close("no path", far, table[0, 55], 1e-12)
-    assert_close("only points", torch.cdist(z, z), ck.graph_distance(z, edges, mix=1.0), 1e-7)
+    assert_close("only points", distance_table(z), ck.graph_distance(z, edges, mix=1.0), 1e-12)
     assert ck.kmedoids(table, 5, metric="precomputed").converged
 
 
