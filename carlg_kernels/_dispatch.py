@@ -27,6 +27,13 @@ def triton_importable() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def triton_serves(device: str) -> bool:
+    """Whether ops with a Triton kernel run it on tensors of this device type."""
+    if BACKEND not in ("auto", "triton") or not triton_importable():
+        return False
+    return device in ("cuda", "xpu") or (device == "cpu" and INTERPRET and BACKEND == "triton")
+
+
 def load_compiled() -> None:
     """Load ``_C.so``. A missing or broken one leaves the reference in charge, with one warning that says so."""
     global load_error

@@ -1,14 +1,15 @@
 """Lloyd's iterations from given centroids, with the policies for empty clusters."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from carlg_kernels import ops
+from carlg_kernels import _dispatch, ops
 from carlg_kernels._init import draw_distinct
-from carlg_kernels._sums import origin_of
+from carlg_kernels._sums import fixed_sum, origin_of
+
+_BURST = 8
 
 
 class Run(NamedTuple):
@@ -86,19 +87,83 @@ def iterate(
     generator: torch.Generator,
 ) -> Run:
     """Lloyd's iterations until no label changes, the squared move of the centroids is at most ``tolerance``, or ``max_iter``."""
-    finish: Callable[[Tensor, Tensor], Tensor] = unit_rows if spherical else lambda means, _: means
-    labels, bounds = ops.lloyd.new_state(z)
-    previous, origin = centroids, origin_of(z)
-    for step in range(1, max_iter + 1):
-        means, mass, progress = ops.lloyd.lloyd(z, weights, centroids, previous, origin, labels, bounds)
+    if not spherical and _dispatch.triton_serves(z.device.type):
+        return _iterate_ahead(z, centroids, weights, max_iter, tolerance, empty, generator)
+    return _Steps(z, centroids, weights, empty, spherical, generator).run(max_iter, tolerance)
+
+
+class _Steps:
+    """Steps that the host follows one by one."""
+
+    def __init__(
+        self,
+        z: Tensor,
+        centroids: Tensor,
+        weights: Tensor | None,
+        empty: str,
+        spherical: bool,
+        generator: torch.Generator,
+    ) -> None:
+        self.z, self.weights, self.empty, self.generator = z, weights, empty, generator
+        self.spherical = spherical
+        self.centroids = self.previous = centroids
+        self.labels, self.bounds = ops.lloyd.new_state(z)
+        self.origin = origin_of(z)
+
+    def run(self, max_iter: int, tolerance: float) -> Run:
+        for step in range(1, max_iter + 1):
+            if self.advance(tolerance):
+                return Run(self.centroids, step, True)
+        return Run(self.centroids, max_iter, False)
+
+    def advance(self, tolerance: float) -> bool:
+        """One step; whether it was the last."""
+        z, centroids = self.z, self.centroids
+        means, mass, progress = ops.lloyd.lloyd(z, self.weights, centroids, self.previous, self.origin, self.labels, self.bounds)
         shift, changed, starved = progress.tolist()
-        if starved and empty != "keep":
-            seeds = _rows_for_empty(z, centroids, labels, mass, weights, empty, generator)
-            means = _reseed(z, means, mass, labels, bounds, weights, *seeds)
-        means = finish(means, centroids)
-        if spherical or starved:
-            shift = float((means - centroids).double().square().sum())
-        previous, centroids = centroids, means
-        if changed == 0 or shift <= tolerance:
-            return Run(centroids, step, True)
+        if starved and self.empty != "keep":
+            seeds = _rows_for_empty(z, centroids, self.labels, mass, self.weights, self.empty, self.generator)
+            means = _reseed(z, means, mass, self.labels, self.bounds, self.weights, *seeds)
+        if self.spherical:
+            means = unit_rows(means, centroids)
+        if self.spherical or starved:
+            shift = fixed_sum((means - centroids).square().flatten())
+        self.previous, self.centroids = centroids, means
+        return bool(changed == 0 or shift <= tolerance)
+
+
+def _iterate_ahead(
+    z: Tensor,
+    centroids: Tensor,
+    weights: Tensor | None,
+    max_iter: int,
+    tolerance: float,
+    empty: str,
+    generator: torch.Generator,
+) -> Run:
+    """Bursts of steps on a GPU between two looks of the host: convergence freezes the centroids on the device.
+
+    A burst in which a cluster ran empty is taken back and repeated step by step, so that the policy applies where it should.
+    """
+    from carlg_kernels._triton.lloyd import lloyd_step
+
+    done = torch.zeros((), dtype=torch.int32, device=z.device)
+    n_iter = 0
+    while n_iter < max_iter:
+        burst = min(_BURST, max_iter - n_iter)
+        start, taken = centroids, torch.zeros_like(done)
+        starved = torch.zeros((), dtype=torch.bool, device=z.device)
+        for _ in range(burst):
+            taken = taken + 1 - done
+            step = lloyd_step(z, centroids, weights, tolerance, done)
+            centroids, done = step.centroids, torch.maximum(done, step.done)
+            starved |= (step.mass == 0).any()
+        steps, converged, emptied = torch.stack([taken, done, starved.int()]).tolist()
+        if emptied and empty != "keep":
+            followed = _Steps(z, start, weights, empty, False, generator).run(burst, tolerance)
+            centroids, steps, converged = followed
+            done = torch.full_like(done, int(converged))
+        n_iter += steps
+        if converged:
+            return Run(centroids, n_iter, True)
     return Run(centroids, max_iter, False)

@@ -23,13 +23,19 @@ _STARVED = 0.01
 class MiniBatch:
     """Centres and the weight each was given so far; :meth:`step` takes one batch."""
 
-    def __init__(self, centroids: Tensor, generator: torch.Generator, spherical: bool = False) -> None:
+    def __init__(
+        self,
+        centroids: Tensor,
+        generator: torch.Generator,
+        spherical: bool = False,
+        starved_share: float = _STARVED,
+    ) -> None:
         self.centroids = centroids.clone()
         self.given = torch.zeros(centroids.shape[0], dtype=torch.float64)
         self.generator = generator
         self.spherical = spherical
         self.seen_since_reseed = 0
-        self.starved_share = _STARVED
+        self.starved_share = starved_share
 
     def _reseed_due(self, rows: int) -> bool:
         self.seen_since_reseed += rows
@@ -111,8 +117,7 @@ def iterate(
 ) -> Run:
     """Steps over random batches: at most ``max_iter`` times the points, or until the batch inertia stops falling."""
     n = z.shape[0]
-    run = MiniBatch(centroids.to(compute_dtype(z.dtype)), generator, spherical)
-    run.starved_share = starved_share
+    run = MiniBatch(centroids.to(compute_dtype(z.dtype)), generator, spherical, starved_share)
     stop = Patience(n, batch, tolerance, patience)
     steps = max(1, max_iter * n // batch)
     for step in range(1, steps + 1):

@@ -1,9 +1,12 @@
 """Clustering: k-means, k-medoids and the distance that mixes embeddings with the graph. No gradient, private random numbers."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from carlg_kernels import _init, _lloyd, _medoids, _minibatch, ops
+from carlg_kernels._lloyd import Run
 from carlg_kernels._sums import fixed_sum, mean_variance
 from carlg_kernels._typing import KMeansResult, KMedoidsResult, StarvedPolicy, compute_dtype
 from carlg_kernels._validation import (
@@ -20,10 +23,10 @@ from carlg_kernels._validation import (
 _SEED = 0
 _STARTS = ("k-means++", "k-means||", "random")
 _MEDOID_STARTS = ("k-means++", "build", "random")
-_TABLE_ROWS = 8192
+_TABLE_BLOCK = 1024
 
 
-def _resolve_generator(generator: torch.Generator | None) -> torch.Generator:
+def resolve_generator(generator: torch.Generator | None) -> torch.Generator:
     if generator is None:
         return torch.Generator().manual_seed(_SEED)
     if not isinstance(generator, torch.Generator):
@@ -121,36 +124,57 @@ def kmeans(
         raise ValueError("weights must have a positive sum, got only zeros")
     if batch_size is not None:
         batch_size = min(check_count(batch_size, "batch_size"), z.shape[0])
-    generator = _resolve_generator(generator)
-    given = init if isinstance(init, Tensor) else None
-    if given is not None:
-        given = check_centroids(given, z, name="init").detach()
-        check_finite(given, "init")
-        if given.shape[0] != c:
-            raise ValueError(f"init must be of shape ({c}, {z.shape[1]}), got {tuple(given.shape)}")
-    else:
-        check_choice(init, "init", _STARTS)
+    generator = resolve_generator(generator)
+    init = check_init(init, z, c)
     if tolerance > 0:
         tolerance *= mean_variance(z)
-    best: KMeansResult | None = None
-    for _ in range(1 if given is not None else n_init):
-        start = given
-        if start is None:
-            start = _start(z, c, str(init), weights, batch_size, generator)
+
+    def iterate(start: Tensor) -> Run:
         if spherical:
             start = _lloyd.unit_rows(start, start)
         if batch_size is None:
-            run = _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
-        else:
-            run = _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
-        result = _labelled(z, run, weights)
+            return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
+        return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
+
+    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
+
+
+def check_init(init: str | Tensor, z: Tensor, c: int) -> str | Tensor:
+    """The name of a start, or given centroids in the dtype that ``z`` is computed in."""
+    if not isinstance(init, Tensor):
+        check_choice(init, "init", _STARTS)
+        return init
+    init = check_centroids(init, z, name="init").detach()
+    check_finite(init, "init")
+    if init.shape[0] != c:
+        raise ValueError(f"init must be of shape ({c}, {z.shape[1]}), got {tuple(init.shape)}")
+    return init
+
+
+def best_of(
+    z: Tensor,
+    c: int,
+    init: str | Tensor,
+    n_init: int,
+    weights: Tensor | None,
+    batch_size: int | None,
+    generator: torch.Generator,
+    iterate: Callable[[Tensor], Run],
+) -> KMeansResult:
+    """The result of least inertia over ``n_init`` starts; a given start runs once."""
+    best: KMeansResult | None = None
+    for _ in range(1 if isinstance(init, Tensor) else n_init):
+        start = init
+        if not isinstance(start, Tensor):
+            start = _starting_centroids(z, c, start, weights, batch_size, generator)
+        result = _labelled(z, iterate(start), weights)
         if best is None or result.inertia < best.inertia:
             best = result
     assert best is not None
     return best
 
 
-def _start(
+def _starting_centroids(
     z: Tensor,
     c: int,
     init: str,
@@ -158,16 +182,19 @@ def _start(
     batch_size: int | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """Starting centroids; mini-batches start from a random subset, as scikit-learn's do."""
+    """Rows of z to start from; mini-batches start from a random subset, as scikit-learn's do."""
     n = z.shape[0]
     if batch_size is not None:
         size = min(3 * max(batch_size, c), n)
         rows = _init.draw_distinct(n, size, None, generator, z.device)
         z, weights = z[rows], None if weights is None else weights[rows]
+        if weights is not None and not fixed_sum(weights) > 0:
+            weights = None
     return z[_init.initial_rows(z, c, init, weights, generator)].to(compute_dtype(z.dtype))
 
 
-def _labelled(z: Tensor, run: _lloyd.Run, weights: Tensor | None) -> KMeansResult:
+def _labelled(z: Tensor, run: Run, weights: Tensor | None) -> KMeansResult:
+    """The result of a run, with all points assigned to its centroids."""
     labels, distances, second_labels, second_distances = ops.assign.assign(z, run.centroids)
     square = distances.double().square() if z.device.type != "mps" else distances.square()
     inertia = fixed_sum(square if weights is None else square * weights)
@@ -215,7 +242,7 @@ def kmedoids(
 
     Notes
     -----
-    Above 8,192 points distances are computed in tiles and never stored: O(n) extra memory, O(n^2 d) time a round. Below, the matrix is.
+    Distances of points are computed in tiles and never stored: O(n) extra memory, 2 n^2 d flops a round; two to five rounds are usual.
 
     Examples
     --------
@@ -235,20 +262,15 @@ def kmedoids(
         raise ValueError(f"distances_or_z must not be negative, got {float(data.min())}")
     c = _check_clusters(num_clusters, n)
     check_count(max_iter, "max_iter")
-    generator = _resolve_generator(generator)
+    generator = resolve_generator(generator)
     if isinstance(init, Tensor):
         medoids = _check_medoids(init, c, n).to(data.device)
     else:
         check_choice(init, "init", _MEDOID_STARTS)
         medoids = None
-    points = data
-    if not precomputed and n <= _TABLE_ROWS:
-        data, precomputed = pairwise_distances(data), True
     if medoids is None:
         medoids = _medoids.initial_medoids(data, precomputed, c, str(init), generator)
     medoids, nearest, near, rounds, stable = _medoids.swap_until_stable(data, precomputed, medoids, max_iter)
-    if points is not data:
-        nearest, near = _medoids.two_nearest(points, False, medoids)
     inertia = torch.tensor(fixed_sum(near[0]), dtype=near.dtype if near.device.type == "mps" else torch.float64)
     return KMedoidsResult(nearest[0].clone(), medoids, inertia.to(data.device), rounds, stable)
 
@@ -262,7 +284,58 @@ def _check_medoids(medoids: Tensor, c: int, n: int) -> Tensor:
     return medoids
 
 
-def pairwise_distances(z: Tensor) -> Tensor:
-    """The n x n table of Euclidean distances, by direct difference where two points are near; zero on the diagonal."""
-    x = z.to(compute_dtype(z.dtype))
-    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+def _pairwise_distances(z: Tensor) -> Tensor:
+    """The n x n table of Euclidean distances. Products in float64, so that near points keep their digits; zero on the diagonal."""
+    real = compute_dtype(z.dtype)
+    wide = real if z.device.type == "mps" else torch.float64
+    x = z.to(wide)
+    x = x - x.mean(0)
+    square = x.square().sum(1)
+    table = torch.empty((z.shape[0], z.shape[0]), dtype=real, device=z.device)
+    for rows, own, out in zip(*(t.split(_TABLE_BLOCK) for t in (x, square, table)), strict=True):
+        out.copy_(torch.addmm(own[:, None] + square, rows, x.T, alpha=-2).clamp_(min=0).sqrt_())
+    return table.fill_diagonal_(0)
+
+
+def graph_distance(z: Tensor, edge_index: Tensor, mix: float = 0.5) -> Tensor:
+    """Distances that mix embeddings with the graph:  mix ||z_u - z_v|| + (1 - mix) hops(u, v).
+
+    Parameters
+    ----------
+    z : Tensor, shape (n, d)
+    edge_index : Tensor, shape (2, e)
+        Edges between row numbers of z, taken as undirected.
+    mix : float
+        Share of the Euclidean distance, in [0, 1]; the lambda of the paper.
+
+    Returns
+    -------
+    Tensor, shape (n, n)
+        Symmetric with a zero diagonal, for :func:`kmedoids` with ``metric="precomputed"``. Pairs without a path get the largest number of
+        hops that occurs between connected nodes.
+
+    Notes
+    -----
+    Hops by breadth-first search, 64 sources at a time. The result and the hops are n x n: 8 n^2 bytes at peak for float32.
+
+    Examples
+    --------
+    >>> z = torch.tensor([[0.0], [1.0], [2.0]])
+    >>> ck.graph_distance(z, torch.tensor([[0, 1], [1, 2]]))
+    tensor([[0., 1., 2.],
+            [1., 0., 1.],
+            [2., 1., 0.]])
+    """
+    z = check_points(z).detach()
+    check_finite(z)
+    if isinstance(mix, bool) or not isinstance(mix, (int, float)) or not 0 <= mix <= 1:
+        raise ValueError(f"mix must be a number in [0, 1], got {describe(mix)}")
+    shaped = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
+    if not shaped or edge_index.dtype not in INTEGERS:
+        raise ValueError(f"edge_index must be int64 of shape (2, e), got {describe(edge_index)}")
+    edges, n = edge_index.long(), z.shape[0]
+    if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= n):
+        raise ValueError(f"edge_index must hold row numbers of z in [0, {n}), got {int(edges.min())} to {int(edges.max())}")
+    hops = ops.hop_distance.hop_distance(edges, n)
+    hops = torch.where(hops < 0, hops.max(), hops)
+    return _pairwise_distances(z).mul_(mix).add_(hops, alpha=1 - mix)

@@ -7,6 +7,7 @@ from carlg_kernels import ops
 from carlg_kernels._typing import (
     Assignment,
     EmptyPolicy,
+    KMeansResult,
     Reduction,
     Singleton,
     VarianceDistance,
@@ -113,7 +114,7 @@ def update_centroids(
 
 def simplified_silhouette(
     z: Tensor,
-    centroids: Tensor | None = None,
+    centroids: Tensor | KMeansResult | None = None,
     labels: Tensor | None = None,
     reduction: Reduction = "mean",
     singleton: Singleton = "zero",
@@ -126,7 +127,8 @@ def simplified_silhouette(
     z : Tensor, shape (n, d)
     centroids : Tensor, shape (c, d), optional
         Without ``labels`` every point belongs to its nearest centroid. Without ``centroids`` they are the means of ``z`` by label, and
-        the gradient flows through them.
+        the gradient flows through them. A :class:`KMeansResult` stands for its labels and centroids; its runners-up are taken as the nearest
+        other centroids, so nothing is searched: O(nd). Its centroids are constants.
     labels : Tensor, shape (n,), optional
         Integers; -1 marks an outlier, which is in no centroid and not scored. Values may have gaps.
     reduction : {"mean", "sum", "none"}
@@ -157,6 +159,8 @@ def simplified_silhouette(
     check_points(z, least=2)
     check_choice(reduction, "reduction", ("mean", "sum", "none"))
     check_choice(singleton, "singleton", ("zero", "code"))
+    if isinstance(centroids, KMeansResult):
+        return _silhouette_of_result(z, centroids, labels, reduction)
     if centroids is None and labels is None:
         raise ValueError("centroids or labels must be given, got neither")
     if labels is not None:
@@ -170,6 +174,15 @@ def simplified_silhouette(
         assert labels is not None
         labels, clusters = resolve_clusters(labels, num_clusters)
     return ops.simplified_silhouette.simplified_silhouette(z, labels, centroids, clusters, reduction, singleton == "zero")
+
+
+def _silhouette_of_result(z: Tensor, result: KMeansResult, labels: Tensor | None, reduction: Reduction) -> Tensor:
+    if labels is not None:
+        raise ValueError("labels must be None where centroids is a KMeansResult, which has its own")
+    centers = check_centroids(result.centroids, z, least=2)
+    own = check_labels(result.labels, z)
+    other = check_labels(result.second_labels, z)
+    return ops.assigned_silhouette.assigned_silhouette(z, centers, own, other, reduction)
 
 
 def variance_ratio(

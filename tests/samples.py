@@ -32,6 +32,7 @@ def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
     squared = _forward("squared_silhouette", z, labels, None, 5)[2]
     edges = torch.randint(0, 60, (2, 90))
     return {
+        **_clustering_samples(z, leaf, centroids, weights, labels),
         "assign": [(z, centroids), (z, centroids[:1])],
         "centroid_update": [(leaf, labels, None, 5), (leaf, labels, weights.clone().requires_grad_(), 5)],
         "centroid_update_backward": [
@@ -72,4 +73,28 @@ def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
         "cluster_distances_backward": [(per_point, z, labels, weights, 5)],
         "edge_distances": [(leaf, edges)],
         "edge_distances_backward": [(torch.rand(90, dtype=real), z, edges)],
+    }
+
+
+def _clustering_samples(z, leaf, centroids, weights, labels) -> dict[str, list[tuple]]:
+    n, real = z.shape[0], centroids.dtype
+    origin, unknown, bounds = centroids.mean(0), torch.full((n,), -1), torch.zeros(3, n, dtype=real)
+    uniforms = torch.rand(3, 4, dtype=torch.float64)
+    closest = (z.to(real) - z[0].to(real)).square().sum(1)
+    table = torch.cdist(z.to(real), z.to(real), compute_mode="donot_use_mm_for_euclid_dist")
+    medoids, everyone = torch.arange(5), torch.arange(n)
+    far, nearest = table[:, :5].topk(2, largest=False)
+    nearest, far = nearest.T.contiguous(), far.T.contiguous()
+    own, other = labels.clamp(min=0), (labels.clamp(min=0) + 1) % 5
+    return {
+        "assigned_silhouette": [(leaf, centroids, own, other, r) for r in ("mean", "none")],
+        "hop_distance": [(torch.randint(9, (2, 14)), 9)],
+        "kmeans_plus_plus": [(z, w, origin, uniforms, closest) for w in (None, weights)],
+        "kmedoids": [
+            (z, weights, everyone, medoids, nearest, far, False, False),
+            (z, None, everyone, medoids, nearest, far.square(), False, True),
+            (table, None, everyone, medoids, nearest, far, True, False),
+        ],
+        "lloyd": [(z, w, centroids, centroids, origin, unknown, bounds) for w in (None, weights)],
+        "own_distance": [(z, centroids, labels)],
     }

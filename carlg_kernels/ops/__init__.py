@@ -3,10 +3,12 @@
 from carlg_kernels import _dispatch, _progress
 from carlg_kernels.ops import (
     assign,
+    assigned_silhouette,
     centroid_update,
     cluster_distances,
     davies_bouldin,
     edge_distances,
+    hop_distance,
     kmeans_plus_plus,
     kmedoids,
     lloyd,
@@ -22,10 +24,12 @@ _progress.install()
 
 __all__ = [
     "assign",
+    "assigned_silhouette",
     "centroid_update",
     "cluster_distances",
     "davies_bouldin",
     "edge_distances",
+    "hop_distance",
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",

@@ -42,7 +42,6 @@ register(
     " -> (Tensor means, Tensor mass, Tensor progress)",
     reference=reference.lloyd,
     fake=_fake,
-    triton=False,
 )
 
 

@@ -34,7 +34,7 @@ def kmeans_plus_plus(z: Tensor, weights: Tensor | None, origin: Tensor, uniforms
     for step, u in enumerate(uniforms):
         candidates = draw(w * closest, u.to(z.device))
         table = torch.minimum(squared_distances(x, x[candidates]), closest[:, None])
-        best = (w[:, None] * table).sum(0).argmin()
-        chosen[step] = candidates[best]
-        closest.copy_(table[:, best])
+        best = (w[:, None] * table).sum(0).argmin()[None]
+        chosen[step : step + 1] = candidates.index_select(0, best)
+        closest.copy_(table.index_select(1, best)[:, 0])
     return chosen

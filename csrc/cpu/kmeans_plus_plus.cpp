@@ -35,9 +35,10 @@ class Seeding {
         origin_(static_cast<const C*>(args.origin)),
         closest_(static_cast<C*>(args.closest)),
         radius_(n_),
-        table_(n_ * trials_),
-        mass_(blocks_),
-        potential_(blocks_ * trials_) {
+        width_(Panels<C>(trials_, 0).padded()),
+        table_(n_ * width_),
+        potential_(blocks_ * width_),
+        mass_(blocks_) {
     parallel(blocks_, [&](int64_t first, int64_t last) {
       Buffer<C> scratch(d_);
       for (int64_t i = first * kBlockRows; i < std::min(last * kBlockRows, n_); ++i) {
@@ -66,14 +67,14 @@ class Seeding {
     double least = std::numeric_limits<double>::infinity();
     for (int64_t t = 0; t < trials_; ++t) {
       double total = 0;
-      for (int64_t block = 0; block < blocks_; ++block) total += potential_[block * trials_ + t];
+      for (int64_t block = 0; block < blocks_; ++block) total += potential_[block * width_ + t];
       if (total < least) least = total, best = t;
     }
     parallel(blocks_, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
         const int64_t begin = block * kBlockRows, m = std::min(kBlockRows, n_ - begin);
-        const C* table = table_.get() + (begin * trials_ + best * m);
-        std::copy(table, table + m, closest_ + begin);
+        const C* table = table_.get() + begin * width_ + best;
+        for (int64_t i = 0; i < m; ++i) closest_[begin + i] = table[i * width_];
         weigh(block);
       }
     });
@@ -108,38 +109,41 @@ class Seeding {
     return last >= 0 ? last : std::min(block * kBlockRows, n_ - 1);
   }
 
-  // table[t][i] = min(closest_i, ||z_i - x_t||^2) for a block, and its weighted sum for each t.
+  // table[i][t] = min(closest_i, ||z_i - x_t||^2) for a block, and its weighted sum for each t. A block is short enough for sums of C.
   void measure(int64_t block, const Panels<C>& panels, const int64_t* candidates, C* scratch) {
     constexpr int L = kLanes<C>;
     const int64_t begin = block * kBlockRows, m = std::min(kBlockRows, n_ - begin);
     int64_t stride;
     const C* rows = z_.block(begin, m, scratch, &stride);
-    C* table = table_.get() + begin * trials_;
+    C* table = table_.get() + begin * width_;
     block_product(rows, stride, m, panels, [&](int64_t first, int64_t column, const auto& tile) {
       using Tile = std::remove_reference_t<decltype(tile)>;
       constexpr int R = std::extent_v<Tile, 0>, V = std::extent_v<Tile, 1>;
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const int64_t i = begin + first + r;
+        const int64_t i = first + r;
+        const Vec<C> radius = broadcast(radius_[begin + i]);
+        const Vec<C> closest = broadcast(closest_[begin + i]);
+#pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-          Vec<C> square = tile[r][v] + radius_[i];
+          Vec<C> square = tile[r][v] + radius;
           square = square < 0 ? Vec<C>{} : square;
-          square = square < closest_[i] ? square : broadcast(closest_[i]);
-          C lane[L];
-          store(lane, square);
-          const int64_t base = column + v * L;
-          for (int64_t t = base; t < std::min<int64_t>(base + L, trials_); ++t) {
-            table[t * m + first + r] = lane[t - base];
-          }
+          store(table + i * width_ + column + v * L, square < closest ? square : closest);
         }
       }
     });
+    // A point is at no distance from itself, whatever the rounding.
     for (int64_t t = 0; t < trials_; ++t) {
-      C* values = table + t * m;
-      // A point is at no distance from itself, whatever the rounding.
-      if (candidates[t] >= begin && candidates[t] < begin + m) values[candidates[t] - begin] = 0;
-      double total = 0;
-      for (int64_t i = 0; i < m; ++i) total += weight(begin + i) * values[i];
-      potential_[block * trials_ + t] = total;
+      const int64_t i = candidates[t] - begin;
+      if (i >= 0 && i < m) table[i * width_ + t] = 0;
+    }
+    for (int64_t column = 0; column < width_; column += L) {
+      Vec<C> total{};
+      for (int64_t i = 0; i < m; ++i) {
+        const C w = weights_ == nullptr ? C(1) : weights_[begin + i];
+        total += w * load(table + i * width_ + column);
+      }
+      store(potential_.get() + block * width_ + column, total);
     }
   }
 
@@ -148,8 +152,10 @@ class Seeding {
   const C* weights_;
   const C* origin_;
   C* closest_;
-  Buffer<C> radius_, table_;
-  std::vector<double> mass_, potential_;
+  Buffer<C> radius_;
+  const int64_t width_;
+  Buffer<C> table_, potential_;
+  std::vector<double> mass_;
 };
 
 template <typename C>

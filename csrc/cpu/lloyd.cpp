@@ -67,7 +67,9 @@ class Search {
         all_(shifted_panels<C>([&](int64_t j) { return centroids_ + j * d_; }, c_, d_, origin_)) {
     double square = 0;
     for (int64_t k = 0; k < d_; ++k) square += static_cast<double>(origin_[k]) * origin_[k];
-    origin_length_ = std::sqrt(square);
+    error_scale_ = (d_ + 8) * kEpsilon;
+    error_base_ = all_.bias + 2 * all_.longest * std::sqrt(square);
+    error_slope_ = all_.longest;
     drift(static_cast<const C*>(step.previous));
     choose_split();
   }
@@ -150,9 +152,8 @@ class Search {
   }
 
   // Half the uncertainty of a score: d rounding errors of the bias and the products, and those of the radius.
-  double error(const ShiftedPanels<C>& columns, double radius) const {
-    const double length = origin_length_ + std::sqrt(radius);
-    return (d_ + 8) * kEpsilon * (columns.bias + 2 * columns.longest * length + radius);
+  CK_INLINE double error(double radius) const {
+    return error_scale_ * (error_base_ + 2 * error_slope_ * std::sqrt(radius) + radius);
   }
 
   static C upper_bound(double square) {
@@ -171,11 +172,16 @@ class Search {
       for (int64_t i = begin; i < end; ++i) sort_out(i, scratch);
     }
     batches(scratch.partial, movers, scratch, [&](int64_t i, const C*, const Nearest<C>& found) {
-      take_partial(i, found, movers, scratch);
+      take_partial(i, found, scratch);
     });
     batches(scratch.full, all_, scratch, [&](int64_t i, const C* x, const Nearest<C>& found) {
       take_full(i, x, found);
     });
+  }
+
+  // Whether a full search, with its rounding errors, must find the own centroid: everything else is farther by more than those errors.
+  bool settled(C upper, C lower, C radius) const {
+    return lower > upper && (lower - upper) * (lower + upper) > 4 * error(radius);
   }
 
   // Loosens the bounds of a row by the moves; puts it on the list of those to be searched where they do not settle its label.
@@ -183,14 +189,16 @@ class Search {
     const int64_t own = labels_[i];
     C upper = static_cast<C>((bounds_.upper[i] + drift_[own]) * (1 + 2 * kEpsilon));
     const C lower = static_cast<C>(bounds_.lower[i] - split_.rest - 2 * kEpsilon * bounds_.upper[i]);
-    if (!(upper < lower)) {
+    bool known = settled(upper, lower, bounds_.radius[i]);
+    if (!known) {
       const C* x = z_.row(i, scratch.rows.get());
       const double square = squared_distance(x, centroids_ + own * d_, d_);
       upper = upper_bound(square * (1 + (d_ + 8) * kEpsilon));
+      known = settled(upper, lower, bounds_.radius[i]);
     }
     bounds_.upper[i] = upper;
     bounds_.lower[i] = lower;
-    if (!(upper < lower)) {
+    if (!known) {
       scratch.full.push_back(i);
     } else if (!split_.movers.empty()) {
       scratch.partial.push_back(i);
@@ -206,7 +214,7 @@ class Search {
     for (int64_t first = 0, last; first < count; first = last) {
       const int64_t begin = list[first];
       last = first + 1;
-      while (last < count && list[last] > begin && list[last] < begin + kBlockRows) ++last;
+      while (last < count && list[last] > list[last - 1] && list[last] < begin + kBlockRows) ++last;
       int64_t stride;
       if (last - first > kBlockRows / 2) {
         const int64_t m = list[last - 1] + 1 - begin;
@@ -233,18 +241,17 @@ class Search {
   }
 
   // All centroids but the movers are farther than `lower`, and own is among them or not.
-  void take_partial(int64_t i, const Nearest<C>& found, const ShiftedPanels<C>& movers,
-                    Scratch& scratch) const {
-    const double radius = bounds_.radius[i], slack = error(movers, radius);
+  void take_partial(int64_t i, const Nearest<C>& found, Scratch& scratch) const {
+    const double radius = bounds_.radius[i], slack = error(radius);
     if (split_.moves[labels_[i]]) {
       labels_[i] = split_.movers[found.column];
       bounds_.upper[i] = upper_bound(found.score + radius + slack);
-      const C second = lower_bound(found.second + radius - 4 * slack);
+      const C second = lower_bound(found.second + radius - slack);
       bounds_.lower[i] = std::min(bounds_.lower[i], second);
       return;
     }
-    const C nearest = lower_bound(found.score + radius - 4 * slack);
-    if (bounds_.upper[i] < nearest) {
+    const C nearest = lower_bound(found.score + radius - slack);
+    if (settled(bounds_.upper[i], nearest, bounds_.radius[i])) {
       bounds_.lower[i] = std::min(bounds_.lower[i], nearest);
     } else {
       scratch.full.push_back(i);
@@ -253,10 +260,10 @@ class Search {
 
   void take_full(int64_t i, const C* x, const Nearest<C>& found) const {
     if (labels_[i] < 0) bounds_.radius[i] = squared_distance(x, origin_, d_);
-    const double radius = bounds_.radius[i], slack = error(all_, radius);
+    const double radius = bounds_.radius[i], slack = error(radius);
     labels_[i] = found.column;
     bounds_.upper[i] = upper_bound(found.score + radius + slack);
-    bounds_.lower[i] = lower_bound(found.second + radius - 4 * slack);
+    bounds_.lower[i] = lower_bound(found.second + radius - slack);
   }
 
   static constexpr double kEpsilon = std::numeric_limits<C>::epsilon();
@@ -271,7 +278,8 @@ class Search {
   int64_t* labels_;
   const Bounds<C> bounds_;
   const ShiftedPanels<C> all_;
-  double origin_length_ = 0;
+  // A score of a row of radius r is off by at most  scale (base + 2 slope sqrt(r) + r).
+  double error_scale_ = 0, error_base_ = 0, error_slope_ = 0;
   std::vector<double> drift_;
   Split split_;
 };
