@@ -103,6 +103,15 @@ def gencode() -> list[str]:
     return [*flags, f"-gencode=arch=compute_{newest},code=compute_{newest}"]
 
 
+def is_fresh(obj: pathlib.Path, depends: pathlib.Path) -> bool:
+    """Whether an object is newer than every file that the compiler read for it."""
+    if not (obj.exists() and depends.exists()):
+        return False
+    files = depends.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    built = obj.stat().st_mtime
+    return all(os.path.exists(f) and os.path.getmtime(f) < built for f in files)
+
+
 class BuildKernels(Command):
     """Compile csrc/ into carlg_kernels/_C.so, only what is older than its sources."""
 
@@ -153,20 +162,16 @@ class BuildKernels(Command):
 
     def run(self) -> None:
         jobs = self.jobs()
-        headers = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cuh")]
-        newest_header = max((p.stat().st_mtime for p in headers), default=0.0)
-        newest_header = max(newest_header, pathlib.Path(__file__).stat().st_mtime)
 
         def compile_one(job: tuple[pathlib.Path, pathlib.Path, list[str]]) -> None:
             source, obj, command = job
-            stamp = obj.with_suffix(".command")
+            stamp, depends = obj.with_suffix(".command"), obj.with_suffix(".d")
             line = " ".join(command)
-            fresh = obj.exists() and obj.stat().st_mtime > max(source.stat().st_mtime, newest_header)
-            if fresh and stamp.exists() and stamp.read_text() == line:
+            if is_fresh(obj, depends) and stamp.exists() and stamp.read_text() == line:
                 return
             obj.parent.mkdir(parents=True, exist_ok=True)
             print(f"compiling {source.relative_to(ROOT)} -> {obj.name}", flush=True)
-            subprocess.run(command, check=True)
+            subprocess.run([*command, "-MMD", "-MF", str(depends)], check=True)
             stamp.write_text(line)
 
         workers = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))

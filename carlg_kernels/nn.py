@@ -114,15 +114,14 @@ class SilhouetteLoss(_IndexLoss):
         on_degenerate: OnDegenerate = "raise",
     ) -> None:
         super().__init__(target, on_degenerate)
-        self.metric = check_choice(metric, "metric", ("euclidean", "sqeuclidean", "cosine"))
+        check_choice(metric, "metric", ("euclidean", "sqeuclidean", "cosine"))
+        self.metric: SilhouetteMetric = metric
 
     def forward(self, z: Tensor, labels: Tensor, num_clusters: int | None = None) -> Tensor:
         zero = self._guarded(z, labels)
         if zero is not None:
             return zero
-        return self._loss(
-            silhouettes.silhouette(z, labels, self.metric, num_clusters=num_clusters)  # type: ignore[arg-type]
-        )
+        return self._loss(silhouettes.silhouette(z, labels, self.metric, num_clusters=num_clusters))
 
 
 class VarianceRatioLoss(_IndexLoss):

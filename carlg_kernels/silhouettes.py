@@ -1,9 +1,13 @@
 """Public functions of the exact silhouette and its linear relatives; the arithmetic is in ``carlg_kernels.ops``."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from carlg_kernels import ops
+from carlg_kernels import _sampling, ops
+from carlg_kernels._progress import reporting
 from carlg_kernels._typing import Reduction, SilhouetteMetric, SilhouetteParts, compute_dtype
 from carlg_kernels._validation import (
     check_choice,
@@ -24,6 +28,10 @@ def silhouette(
     metric: SilhouetteMetric = "euclidean",
     reduction: Reduction = "mean",
     num_clusters: int | None = None,
+    *,
+    approximate: float | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[float], Any] | None = None,
 ) -> Tensor:
     """Exact silhouette: mean distance to the own cluster against that to the nearest other one, s = (b - a) / max(a, b).
 
@@ -38,6 +46,15 @@ def silhouette(
         "none" gives one value a point, 0 for outliers.
     num_clusters : int, optional
         An upper bound of the labels. Saves reading them, which on a GPU means no synchronisation.
+    approximate : float, optional
+        Euclidean only, for clusterings too large for exact scores: sample distances so that the result errs by at most this much with a
+        probability of at least 0.99 (each value for "none", the mean for "mean"; "sum" is the number of points times the mean). The
+        cost grows with 1 / approximate^2; clusters smaller than the sample are computed exactly. Not differentiable.
+    generator : torch.Generator, optional
+        Random numbers for ``approximate``.
+    progress : callable, optional
+        Called about ten times a second with the fraction done, and with 1.0 at the end. CPU kernels can be interrupted (Ctrl-C) with
+        or without it, in forward and backward.
 
     Returns
     -------
@@ -61,7 +78,13 @@ def silhouette(
     """
     check_choice(reduction, "reduction", _REDUCTIONS)
     labels, clusters = _checked(z, labels, num_clusters)
-    own, other, _ = _parts(z, labels, metric, clusters)
+    if approximate is not None:
+        return _approximate(z, labels, clusters, metric, reduction, approximate, generator)
+    if progress is None:
+        own, other, _ = _parts(z, labels, metric, clusters)
+    else:
+        with reporting(progress):
+            own, other, _ = _parts(z, labels, metric, clusters)
     size = _cluster_sizes(labels, clusters)
     top = torch.maximum(own, other)
     value = (other - own) / top.masked_fill(top == 0, 1)
@@ -189,6 +212,26 @@ def margin(z: Tensor, edge_index: Tensor, reduction: Reduction = "mean") -> Tens
     far = torch.where(rest > 0, every - near, 0)
     value = near / degree.clamp(min=1) - far / rest.clamp(min=1)
     return _reduce(value, one_cluster == 0, reduction)
+
+
+def _approximate(
+    z: Tensor,
+    labels: Tensor,
+    clusters: int,
+    metric: str,
+    reduction: Reduction,
+    error: float,
+    generator: torch.Generator | None,
+) -> Tensor:
+    if metric != "euclidean":
+        raise ValueError(f"approximate must be None with metric {metric!r}, whose closed form is exact, got {error!r}")
+    if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
+        raise ValueError(f"approximate must be a number in (0, 1), got {error!r}")
+    points, values = _sampling.sampled_silhouette(z, labels, clusters, float(error), reduction != "none", generator)
+    if reduction == "none":
+        return values.new_zeros(z.shape[0]).index_copy(0, points, values)
+    mean = values.mean()
+    return mean if reduction == "mean" else mean * (labels >= 0).sum()
 
 
 def _checked(z: Tensor, labels: Tensor, num_clusters: int | None) -> tuple[Tensor, int]:

@@ -1,4 +1,6 @@
-"""mu_j = sum_{u in j} w_u z_u / m_j,  m_j = sum_{u in j} w_u;  dz_u = (w_u / m_{y_u}) dmu_{y_u},  dw_u = dmu_{y_u}.(z_u - mu_{y_u}) / m_{y_u}.
+"""mu_j = sum_{u in j} w_u z_u / m_j,  m_j = sum_{u in j} w_u.
+
+Gradient:  dz_u = (w_u / m_{y_u}) dmu_{y_u},  dw_u = dmu_{y_u}.(z_u - mu_{y_u}) / m_{y_u}.
 
 Forward, one launch: a program lists the rows of one cluster from the labels and adds them in row order, in float64.
 Backward, one launch: rows gather from their cluster.
@@ -46,10 +48,7 @@ def centroid_update_kernel(
     reset_counter(counter_ptr, cluster + part == 0)
     order_ptr += part.to(tl.int64) * n
     first, count, _ = list_members(labels_ptr, stride_l, n, cluster, order_ptr, BLOCK_L)
-    if WEIGHTED:
-        mass = member_mass(weights_ptr, stride_w, order_ptr, first, count, BLOCK_N)
-    else:
-        mass = count.to(tl.float64)
+    mass = member_mass(weights_ptr, stride_w, order_ptr, first, count, BLOCK_N) if WEIGHTED else count.to(tl.float64)
     if part == 0:
         tl.store(mass_ptr + cluster, mass.to(mass_ptr.dtype.element_ty))
     for begin in range(part * span, tl.minimum(d, part * span + span), BLOCK_D):

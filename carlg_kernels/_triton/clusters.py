@@ -1,7 +1,7 @@
 """What the cluster indices share: statistics by cluster, and the gradient that rows gather from their cluster.
 
-    cluster_statistics:  mu_j, n_j,  spread_j = sum_{u in j} ||z_u - m_j||^2 (or unsquared),  E_j = sum_{u in j} (z_u - m_j) (or e(z_u - m_j)),
-                         with m_j the mean mu_j or a given centroid
+    cluster_statistics:  mu_j, n_j, with m_j the mean mu_j or a given centroid
+                         spread_j = sum_{u in j} ||z_u - m_j||^2 (or unsquared),  E_j = sum_{u in j} (z_u - m_j) (or e(z_u - m_j))
     cluster_gradient:    dz_u = slope_{y_u} (z_u - m_{y_u}) (or e(z_u - m_{y_u})) + shared_{y_u}
 
 A statistics program owns one cluster: it lists the rows, adds them for the mean, and reads them again for the rest.
@@ -50,9 +50,7 @@ def cluster_statistics_kernel(
     share = reciprocal(count.to(tl.float64))
     for begin in range(begin_part, end_part, BLOCK_D):
         dims = begin + tl.arange(0, BLOCK_D)
-        total = member_sum(
-            z_ptr, stride_zn, stride_zd, None, 0, order_ptr, first, count, dims, d, False, DTYPE, BLOCK_N, BLOCK_D
-        )
+        total = member_sum(z_ptr, stride_zn, stride_zd, None, 0, order_ptr, first, count, dims, d, False, DTYPE, BLOCK_N, BLOCK_D)
         tl.store(means_ptr + row * d + dims, (total * share).to(DTYPE), mask=dims < d)
     if centers_ptr is None:
         # The mean is read back by other threads of this program.
@@ -153,9 +151,7 @@ def cluster_statistics(
     tiles = _tiling.cluster_tiles(num_clusters, d, whole_rows=not squared)
     means = torch.empty((num_clusters, d), dtype=dtype, device=z.device)
     counts = torch.empty(num_clusters, dtype=torch.int64, device=z.device)
-    spread = torch.empty(
-        (num_clusters, tiles.parts), dtype=dtype if average else torch.float64, device=z.device
-    )
+    spread = torch.empty((num_clusters, tiles.parts), dtype=dtype if average else torch.float64, device=z.device)
     sums = means.new_empty((num_clusters if directions else 0, d))
     order = torch.empty((tiles.parts, n), dtype=torch.int32, device=z.device)
     inverse = means.new_empty(0 if squared else n)
@@ -170,9 +166,7 @@ def cluster_statistics(
     return Statistics(means, counts, spread, sums)
 
 
-def cluster_gradient(
-    z: Tensor, labels: Tensor, centers: Tensor, slope: Tensor, shared: Tensor, *, squared: bool
-) -> Tensor:
+def cluster_gradient(z: Tensor, labels: Tensor, centers: Tensor, slope: Tensor, shared: Tensor, *, squared: bool) -> Tensor:
     """dz of the formula; ``slope`` [c], ``shared`` [c, d]. 0 for outliers."""
     n, d = z.shape
     dz = torch.empty((n, d), dtype=z.dtype, device=z.device)

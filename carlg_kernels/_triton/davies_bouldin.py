@@ -3,8 +3,9 @@
 Forward: statistics by cluster (launch 1), then a program finds the rival k_j of each cluster, the last one adds up (launch 2).
 Backward, with D_j = ||mu_j - mu_{k_j}||, push_j = (S_j + S_{k_j}) (mu_j - mu_{k_j}) / D_j^3 and the symbols of ops/davies_bouldin.py
 
-    slope_j = (g/c) (1/D_j + sum_{i: k_i=j} 1/D_i) / n_j,  shared_j = ((g/c) (sum_{i: k_i=j} push_i - push_j) - slope_j E_j) / n_j    (launch 1)
-    dz_u = slope_{y_u} e(z_u - mu_{y_u}) + shared_{y_u}                                                                          (launch 2)
+    slope_j  = (g/c) (1/D_j + sum_{i: k_i=j} 1/D_i) / n_j                              (launch 1)
+    shared_j = ((g/c) (sum_{i: k_i=j} push_i - push_j) - slope_j E_j) / n_j
+    dz_u     = slope_{y_u} e(z_u - mu_{y_u}) + shared_{y_u}                            (launch 2)
 """
 
 import torch
@@ -30,9 +31,7 @@ from carlg_kernels.reference.common import resolve_num_clusters
 
 
 @triton.jit
-def distances_to(
-    means_ptr, rows, keep, center, d, DTYPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr
-):
+def distances_to(means_ptr, rows, keep, center, d, DTYPE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr):
     """||mu_row - mu_center|| of BLOCK_C clusters and one other."""
     norm = tl.zeros((BLOCK_C,), DTYPE)
     for begin in range(0, d, BLOCK_D):
@@ -133,7 +132,7 @@ def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor
     dispersion = spread.view(c)
     rivals = torch.empty(c, dtype=torch.int32, device=z.device)
     worst, value = means.new_empty(c), means.new_empty(())
-    tiles = _tiling.sum_tiles(d)
+    tiles = _tiling.row_tiles(d)
     common.launch(
         davies_bouldin_kernel,
         (c,),
@@ -163,7 +162,7 @@ def davies_bouldin_backward(
     c, d = means.shape
     slope, shared, push = means.new_empty(c), torch.empty_like(means), means.new_empty(c)
     order = torch.empty(c, dtype=torch.int32, device=z.device)
-    tiles = _tiling.sum_tiles(d)
+    tiles = _tiling.row_tiles(d)
     common.launch(
         davies_bouldin_pull_kernel,
         (c,),

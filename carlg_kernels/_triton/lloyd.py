@@ -1,8 +1,9 @@
 """One step of Lloyd's k-means:  y_u = argmin_j ||z_u - mu_j||,  mu'_j = sum_{u in j} w_u z_u / m_j,  shift = sum_j ||mu'_j - mu_j||^2.
 
-Two launches, no sort, no float atomics: the assignment, then one program a cluster that adds its rows in row order; the last program adds
-up the shift and sets the flag. The host waits for nothing: a loop reads ``done`` every few iterations, and a step after the last one changes
-nothing, because a set flag freezes the centroids on the device.
+Two launches, no sort, no float atomics: the assignment, then one program a cluster that adds its rows in row order; the last program
+adds up the shift and sets the flag. Partial sums by row block would be P x c x d numbers to write and read back; this needs n indices.
+The host waits for nothing: a loop reads ``done`` every few iterations, and a step after the last one changes nothing, because a set
+flag freezes the centroids on the device.
 """
 
 from typing import NamedTuple
@@ -43,10 +44,7 @@ def lloyd_kernel(
         frozen = tl.load(frozen_ptr) != 0
     order_ptr += part.to(tl.int64) * n
     first, count, _ = list_members(labels_ptr, 1, n, cluster, order_ptr, BLOCK_L)
-    if WEIGHTED:
-        mass = member_mass(weights_ptr, stride_w, order_ptr, first, count, BLOCK_N)
-    else:
-        mass = count.to(tl.float64)
+    mass = member_mass(weights_ptr, stride_w, order_ptr, first, count, BLOCK_N) if WEIGHTED else count.to(tl.float64)
     if part == 0:
         tl.store(mass_ptr + cluster, mass.to(mass_ptr.dtype.element_ty))
     row = cluster.to(tl.int64)

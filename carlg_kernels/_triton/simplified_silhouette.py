@@ -23,7 +23,6 @@ from carlg_kernels._triton.common import (
     load_members,
     load_tile,
     load_vector,
-    ordered_sum,
     reciprocal,
     sort_pair,
     two_distances,
@@ -152,9 +151,7 @@ def simplified_silhouette_sums_kernel(
             tl.store(scale_ptr, scale)
     if sums_ptr is not None:
         other_order_ptr = order_ptr + n
-        other_first, other_count, _ = list_members(
-            other_labels_ptr, 1, n, cluster, other_order_ptr, BLOCK_L
-        )
+        other_first, other_count, _ = list_members(other_labels_ptr, 1, n, cluster, other_order_ptr, BLOCK_L)
         row = cluster.to(tl.int64)
         for begin in range(part * span, tl.minimum(d, part * span + span), BLOCK_D):
             dims = begin + tl.arange(0, BLOCK_D)
@@ -181,10 +178,7 @@ def simplified_silhouette_backward_kernel(
     label = load_labels(own_labels_ptr, rows, 1, n, c)
     rival = load_labels(other_labels_ptr, rows, 1, n, c)
     keep = label >= 0
-    if PER_POINT:
-        upstream = tl.load(grad_ptr + rows * stride_g, mask=keep, other=0.0).to(DTYPE)
-    else:
-        upstream = tl.load(scale_ptr)
+    upstream = tl.load(grad_ptr + rows * stride_g, mask=keep, other=0.0).to(DTYPE) if PER_POINT else tl.load(scale_ptr)
     own = tl.load(own_ptr + rows, mask=keep, other=0.0)
     other = tl.load(other_ptr + rows, mask=keep, other=0.0)
     p, q = gradient_weights(own, other, upstream)
@@ -304,9 +298,7 @@ def simplified_silhouette_backward(
         c = resolve_num_clusters(own_labels, 0)
         centers, counts = centroid_update(z, own_labels, None, c)
     need_sums = tied or need_centroids
-    sums, scale = _sums(
-        grad, z, own_labels, other_labels, own, other, centers, reduction, need_sums
-    )
+    sums, scale = _sums(grad, z, own_labels, other_labels, own, other, centers, reduction, need_sums)
     dz = torch.empty((n, d), dtype=z.dtype, device=z.device)
     tiles = _tiling.row_tiles(d)
     common.launch(

@@ -70,9 +70,7 @@ def variance_ratio_kernel(
     for start in range(0, c, BLOCK_C):
         clusters = start + tl.arange(0, BLOCK_C)
         count = tl.load(counts_ptr + clusters, mask=clusters < c, other=0).to(tl.float64)
-        norm = outward_norm(
-            centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D
-        )
+        norm = outward_norm(centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D)
         sums += count * (norm if SQUARED else square_root(norm)).to(tl.float64)
     between = tl.sum(sums, 0)
     within = ordered_sum(spread_ptr, spreads, 1, BLOCK)
@@ -105,9 +103,7 @@ def variance_ratio_pull_kernel(
         count = tl.load(counts_ptr + clusters, mask=clusters < c, other=0).to(DTYPE)
         outward = load_tile(centers_ptr, clusters, stride_cc, clusters < c, tile, stride_cd, d, DTYPE) - grand[None, :]
         if not SQUARED:
-            norm = outward_norm(
-                centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D
-            )
+            norm = outward_norm(centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D)
             outward *= reciprocal(square_root(norm))[:, None]
         total += (count[:, None] * outward).to(tl.float64)
     pull = (tl.sum(total, 0) * reciprocal(points.to(tl.float64))).to(DTYPE)
@@ -118,9 +114,7 @@ def variance_ratio_pull_kernel(
         count = tl.load(counts_ptr + clusters, mask=clusters < c, other=0).to(DTYPE)
         outward = load_tile(centers_ptr, clusters, stride_cc, clusters < c, tile, stride_cd, d, DTYPE) - grand[None, :]
         if not SQUARED:
-            norm = outward_norm(
-                centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D
-            )
+            norm = outward_norm(centers_ptr, stride_cc, stride_cd, grand_ptr, clusters, c, d, DTYPE, BLOCK_C, BLOCK_D)
             outward *= reciprocal(square_root(norm))[:, None]
         shared = -pull[None, :] + tl.zeros((BLOCK_C, BLOCK_D), DTYPE)
         if TIED:
@@ -137,9 +131,7 @@ def variance_ratio_pull_kernel(
             tl.store(slope_ptr + clusters, tl.zeros((BLOCK_C,), DTYPE) - factor * ratio, mask=clusters < c)
 
 
-def variance_ratio(
-    z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str
-) -> tuple[Tensor, ...]:
+def variance_ratio(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
     d = z.shape[1]
     dtype = compute_dtype(z.dtype)
     squared = distance == "sqeuclidean"
@@ -187,7 +179,7 @@ def variance_ratio_backward(
     c = centers.shape[0]
     slope, shared = grand_mean.new_empty(c), grand_mean.new_empty((c, d))
     dcentroids = grand_mean.new_empty((c if need_centroids else 0, d))
-    tiles = _tiling.sum_tiles(min(d, 32))
+    tiles = _tiling.row_tiles(min(d, 32))
     common.launch(
         variance_ratio_pull_kernel,
         (-(-d // tiles.block_d),),

@@ -1,6 +1,6 @@
 """Operators: one file each, with schema, fake implementation, autograd formula and backends."""
 
-from carlg_kernels import _dispatch
+from carlg_kernels import _dispatch, _progress
 from carlg_kernels.ops import (
     assign,
     assigned_silhouette,
@@ -20,6 +20,7 @@ from carlg_kernels.ops import (
 )
 
 _dispatch.load_compiled()
+_progress.install()
 
 __all__ = [
     "assign",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from carlg_kernels._library import register
+from carlg_kernels._progress import call
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import cluster_distances as reference
 
@@ -32,7 +33,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    dz = torch.ops.carlg_kernels.cluster_distances_backward(grad, *ctx.saved_tensors, ctx.num_clusters)
+    backward = torch.ops.carlg_kernels.cluster_distances_backward
+    dz = call(backward, grad, *ctx.saved_tensors, ctx.num_clusters)
     return dz, None, None, None
 
 
@@ -55,4 +57,5 @@ register(
 
 
 def cluster_distances(z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int) -> Tensor:
-    return torch.ops.carlg_kernels.cluster_distances(z, labels, weights, num_clusters)  # type: ignore[no-any-return]
+    op = torch.ops.carlg_kernels.cluster_distances
+    return call(op, z, labels, weights, num_clusters)  # type: ignore[no-any-return]

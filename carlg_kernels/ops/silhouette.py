@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from carlg_kernels._library import register
+from carlg_kernels._progress import call
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import silhouette as reference
 
@@ -52,7 +53,8 @@ def _backward(ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _gra
     p = torch.zeros_like(given) if grad_own is None else grad_own
     q = torch.zeros_like(given) if grad_other is None else grad_other
     z, labels, nearest = ctx.saved_tensors
-    dz = torch.ops.carlg_kernels.silhouette_backward(p, q, z, labels, nearest, ctx.num_clusters)
+    backward = torch.ops.carlg_kernels.silhouette_backward
+    dz = call(backward, p, q, z, labels, nearest, ctx.num_clusters)
     return dz, None, None
 
 
@@ -75,4 +77,4 @@ register(
 
 
 def silhouette(z: Tensor, labels: Tensor, num_clusters: int) -> Outputs:
-    return torch.ops.carlg_kernels.silhouette(z, labels, num_clusters)  # type: ignore[no-any-return]
+    return call(torch.ops.carlg_kernels.silhouette, z, labels, num_clusters)  # type: ignore[no-any-return]

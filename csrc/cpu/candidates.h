@@ -77,8 +77,7 @@ class CandidateFinder {
   // emit(place, cluster) for the candidates of the points at places [begin, begin + m) of the sorted order, clusters ascending.
   template <typename Emit>
   void find(int64_t begin, int64_t m, Workspace& w, const int64_t* labels, const Emit& emit) const {
-    const WeightedPoints<C> points{problem_.segments.order.get(), problem_.segments.scored(),
-                                   nullptr, nullptr};
+    const WeightedPoints<C> points{problem_.segments.order.get(), problem_.segments.scored()};
     w.rows.load(problem_.z, points, begin, m, centre_.get());
     C* scores = w.scores.get();
     block_product(w.rows.row(0), w.rows.stride(), m, panels_,

@@ -19,8 +19,9 @@ template <typename C>
 struct WeightedPoints {
   const uint32_t* ids;  // [count] rows of z
   int64_t count;
-  const C* alpha;  // by row of z; null: 0
-  const C* beta;   // by row of z; null: 1
+  const C* alpha = nullptr;  // by row of z; null: 0
+  const C* beta = nullptr;   // by row of z; null: constant_beta
+  C constant_beta = 1;
 };
 
 // Row stride for translated points: whole cache lines, an odd number of them, so that a column of rows spreads over the cache sets.
@@ -51,7 +52,7 @@ class PointBlock {
       std::fill(out + d_, out + stride_, C(0));
       norms_[i] = dot(out, out, d_);
       alpha_[i] = points.alpha == nullptr ? C(0) : points.alpha[id];
-      beta_[i] = points.beta == nullptr ? C(1) : points.beta[id];
+      beta_[i] = points.beta == nullptr ? points.constant_beta : points.beta[id];
       ids_[i] = id;
     }
     std::fill(row(count), row(count + kTileRows), C(0));

@@ -198,8 +198,7 @@ class SilhouetteForward {
         [&] { return SumsWorkspace<C>(problem_.z.width()); },
         [&](int64_t t, SumsWorkspace<C>& w) {
           const Task& task = tasks[t];
-          const WeightedPoints<C> rows{ids.get() + task.begin, task.end - task.begin, nullptr,
-                                       nullptr};
+          const WeightedPoints<C> rows{ids.get() + task.begin, task.end - task.begin};
           double sums[kChunkRows] = {};
           chunk_sums(problem_, rows, 0, rows.count, problem_.cluster(task.cluster),
                      problem_.mean(task.cluster), w, sums, nullptr);

@@ -1,7 +1,7 @@
 """Every launcher of ``carlg_kernels._triton`` in every mode, compared with the reference in float64.
 
-``run(case, dtype, device)`` calls a launcher, forward and backward, on whatever executes ``common.launch``: the interpreter, compiled PTX on
-the CPU, or a real GPU. Half-precision points are compared with the reference on the same (already rounded) points.
+``run(case, dtype, device)`` calls a launcher, forward and backward, on whatever executes ``common.launch``: the interpreter, compiled
+PTX on the CPU, or a real GPU. Half-precision points are compared with the reference on the same (already rounded) points.
 """
 
 import importlib
@@ -44,9 +44,7 @@ def reference(op: str) -> ModuleType:
 
 def wide(*values: Any) -> tuple[Any, ...]:
     """The arguments with their floating tensors in float64."""
-    return tuple(
-        v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values
-    )
+    return tuple(v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values)
 
 
 def assert_close(name: str, got: Tensor, want: Tensor, units: float = 64) -> None:
@@ -59,9 +57,7 @@ def assert_close(name: str, got: Tensor, want: Tensor, units: float = 64) -> Non
     size = float(finite.max()) if finite.numel() else 1.0
     # The arithmetic is float32 at best for half types, so their own rounding comes on top of its error.
     unit = EPSILON[got.dtype] * (1 if got.dtype in (torch.float16, torch.bfloat16) else units)
-    torch.testing.assert_close(
-        got.double(), want.double(), rtol=2 * unit, atol=unit * size, msg=lambda m: f"{name}: {m}"
-    )
+    torch.testing.assert_close(got.double(), want.double(), rtol=2 * unit, atol=unit * size, msg=lambda m: f"{name}: {m}")
 
 
 def compare(names: str, got: Any, want: Any, units: float = 64) -> None:
@@ -71,9 +67,17 @@ def compare(names: str, got: Any, want: Any, units: float = 64) -> None:
         assert_close(name, g, w, units)
 
 
-def points(
-    n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows"
-) -> tuple[Tensor, Tensor, Tensor]:
+def call(op: str, *args: Any, backward: bool = False) -> Any:
+    """The launcher's outputs, which must look as the op's fake implementation says: shape, dtype, strides."""
+    got = getattr(launcher(op), f"{op}_backward" if backward else op)(*args)
+    fake = getattr(importlib.import_module(f"carlg_kernels.ops.{op}"), "_backward_fake" if backward else "_fake")(*args)
+    pairs = zip(got, fake, strict=True) if isinstance(got, tuple) else [(got, fake)]
+    for g, f in pairs:
+        assert (g.shape, g.dtype, g.stride(), g.device) == (f.shape, f.dtype, f.stride(), f.device)
+    return got
+
+
+def points(n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows") -> tuple[Tensor, Tensor, Tensor]:
     """z in ``dtype``, labels with outliers, an empty cluster and a singleton, and centroids."""
     generator = torch.Generator().manual_seed(n * 10007 + c * 101 + d)
     centers = 2 * torch.randn(c, d, generator=generator)
@@ -99,13 +103,11 @@ def check_assign(dtype: torch.dtype, device: str, n=131, c=37, d=50, layout="row
     if ties:
         centers[c - 1] = centers[2]
         z[3] = centers[2].to(dtype)
-    got = launcher("assign").assign(z, centers)
+    got = call("assign", z, centers)
     compare("labels distances second second_distances", got, reference("assign").assign(*wide(z, centers)))
 
 
-def check_centroid_update(
-    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, layout="rows"
-) -> None:
+def check_centroid_update(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, layout="rows") -> None:
     z, labels, _ = points(n, c, d, dtype, device, layout)
     generator = torch.Generator().manual_seed(3)
     real = compute_dtype(dtype)
@@ -113,14 +115,14 @@ def check_centroid_update(
     if weighted:
         weights = torch.rand(2 * n, generator=generator).to(device, real)[::2]
         weights[labels == 1] = 0
-    ours, truth = launcher("centroid_update"), reference("centroid_update")
-    got = ours.centroid_update(z, labels, weights, c)
+    truth = reference("centroid_update")
+    got = call("centroid_update", z, labels, weights, c)
     compare("means mass", got, truth.centroid_update(*wide(z, labels, weights, c)))
     grad = torch.randn(d, c, generator=generator).to(device, real).t()
     for need in {False, weighted}:
         args = (grad, z, labels, weights, *got, need)
         want = truth.centroid_update_backward(*wide(*args))
-        compare("dz dweights", ours.centroid_update_backward(*args), want)
+        compare("dz dweights", call("centroid_update", *args, backward=True), want)
 
 
 def check_silhouette(
@@ -133,9 +135,9 @@ def check_silhouette(
     given = None if mode in ("labels", "unknown") else centers
     own = None if mode == "centroids" else labels
     clusters = 0 if mode == "unknown" else c
-    ours, truth = launcher("simplified_silhouette"), reference("simplified_silhouette")
+    truth = reference("simplified_silhouette")
     args = (z, own, given, clusters, reduction, singleton_zero, save_sums)
-    got = ours.simplified_silhouette(*args)
+    got = call("simplified_silhouette", *args)
     want = truth.simplified_silhouette(*wide(*args))
     compare("value own_labels other_labels own other means counts sums", got, want, units=256)
 
@@ -148,17 +150,15 @@ def check_silhouette(
     for need in {False, not tied}:
         args = (grad, z, *state, tied, reduction, need)
         want = truth.simplified_silhouette_backward(*wide(*args))
-        compare("dz dcentroids", ours.simplified_silhouette_backward(*args), want, units=256)
+        compare("dz dcentroids", call("simplified_silhouette", *args, backward=True), want, units=256)
 
 
-def check_variance_ratio(
-    dtype: torch.dtype, device: str, n=150, c=9, d=37, distance="sqeuclidean", mode="labels", layout="rows"
-) -> None:
+def check_variance_ratio(dtype: torch.dtype, device: str, n=150, c=9, d=37, distance="sqeuclidean", mode="labels", layout="rows") -> None:
     z, labels, centers = points(n, c, d, dtype, device, layout)
     given = None if mode in ("labels", "unknown") else centers
     clusters = 0 if mode == "unknown" else c
-    ours, truth = launcher("variance_ratio"), reference("variance_ratio")
-    got = ours.variance_ratio(z, labels, given, clusters, distance)
+    truth = reference("variance_ratio")
+    got = call("variance_ratio", z, labels, given, clusters, distance)
     want = truth.variance_ratio(*wide(z, labels, given, clusters, distance))
     compare("value means counts grand_mean scatter directions", got, want)
     grad = torch.tensor(0.6, dtype=compute_dtype(dtype), device=device)
@@ -166,25 +166,23 @@ def check_variance_ratio(
     for need in {False, not tied}:
         args = (grad, z, labels, got[1] if tied else given, *got[2:], tied, distance, need)
         want = truth.variance_ratio_backward(*wide(*args))
-        compare("dz dcentroids", ours.variance_ratio_backward(*args), want, units=256)
+        compare("dz dcentroids", call("variance_ratio", *args, backward=True), want, units=256)
 
 
 def check_davies_bouldin(dtype: torch.dtype, device: str, n=150, c=9, d=37, unknown=False) -> None:
     z, labels, _ = points(n, c, d, dtype, device)
     clusters = 0 if unknown else c
-    ours, truth = launcher("davies_bouldin"), reference("davies_bouldin")
-    got = ours.davies_bouldin(z, labels, clusters)
+    truth = reference("davies_bouldin")
+    got = call("davies_bouldin", z, labels, clusters)
     want = truth.davies_bouldin(*wide(z, labels, clusters))
     compare("value means counts dispersion rivals directions", got, want)
     grad = torch.tensor(0.6, dtype=compute_dtype(dtype), device=device)
     args = (grad, z, labels, *got[1:])
     want = truth.davies_bouldin_backward(*wide(*args))
-    compare("dz", ours.davies_bouldin_backward(*args), want, units=256)
+    compare("dz", call("davies_bouldin", *args, backward=True), want, units=256)
 
 
-def check_lloyd(
-    dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False
-) -> None:
+def check_lloyd(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False) -> None:
     z, _, centers = points(n, c, d, dtype, device)
     centers[c - 1] += 1000
     weights = None
@@ -194,9 +192,7 @@ def check_lloyd(
     tolerance = 1e9 if settled else 0.0
     got = launcher("lloyd").lloyd_step(z, centers, weights, tolerance, done)
     assignment = reference("assign").assign(*wide(z, centers))
-    means, mass = reference("centroid_update").centroid_update(
-        *wide(z, assignment[0], weights, c)
-    )
+    means, mass = reference("centroid_update").centroid_update(*wide(z, assignment[0], weights, c))
     new = torch.where((mass == 0)[:, None], centers.double(), means)
     if frozen:
         new = centers.double()

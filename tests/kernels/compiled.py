@@ -81,9 +81,7 @@ def specialise(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> L
             if value % 16 == 0 and name not in fixed:
                 aligned.append(position)
         signature.append((name, kind))
-    return Launch(
-        kernel, tuple(signature), tuple(constants), tuple(aligned), options["num_warps"], options.get("num_stages")
-    )
+    return Launch(kernel, tuple(signature), tuple(constants), tuple(aligned), options["num_warps"], options.get("num_stages"))
 
 
 @contextlib.contextmanager

@@ -1,374 +1,211 @@
-"""The host side of csrc/cuda/silhouette_{forward,backward}.cu in Python: the same kernels, arguments, grids and order, on compiled PTX.
+"""csrc/cuda on the CPU: the host code as compiled by nvcc, on CPU tensors, its kernels executed as PTX of sm_80 by ``tests/ptxrun``.
 
-The PTX of sm_80 that nvcc produced is executed by ``tests/ptxrun``. Launch geometry is read from ``silhouette_tile.cuh``.
+``fake_cuda.cpp`` stands in for the CUDA runtime. The operators are then ``torch.ops.carlg_kernels_ptx.silhouette`` and
+``silhouette_backward``; every launch runs through :class:`Device`, which also checks all accesses against the tensors' bounds.
 """
 
+import ctypes
 import hashlib
-import importlib.util
-import math
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 SOURCES = ROOT / "csrc" / "cuda"
 ARCHITECTURES = ("80", "90", "100")
 FILES = ("silhouette_forward", "silhouette_backward")
-Array = NDArray[Any]
 
-sys.path.insert(0, str(ROOT / "tests"))
-
-# Mangled names of the element types.
-MANGLED = {
-    "float32": "f",
-    "float64": "d",
-    "float16": "6__half",
-    "bfloat16": "13__nv_bfloat16",
-    "int64": "l",
-    "int32": "i",
-}
-
-
-def _geometry() -> dict[str, int]:
-    text = "".join((SOURCES / name).read_text() for name in ("silhouette_tile.cuh", "grouping.cuh"))
-    return {name: int(value) for name, value in re.findall(r"constexpr int (k\w+) = (\d+);", text)}
-
-
-G = _geometry()
+sys.path.insert(0, str(HERE.parent))
+from ptxrun import Kernel  # noqa: E402
 
 
 @dataclass(frozen=True)
 class Compiled:
-    ptx: str  # sm_80
-    report: str  # ptxas -v, all architectures
+    ptx: str  # of sm_80
+    report: str  # of ptxas -v, all architectures
+    object: pathlib.Path
+
+
+def _torch_folder() -> pathlib.Path:
+    return pathlib.Path(torch.__file__).parent
+
+
+def _kept(key: list[str], work_file: str) -> tuple[pathlib.Path, bool]:
+    """A folder for results of ``key`` that survives the run, and whether ``work_file`` is in it already."""
+    name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:24]
+    folder = pathlib.Path(tempfile.gettempdir()) / "carlg_kernels_ptx" / name
+    return folder, (folder / work_file).exists()
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(" ".join(command) + "\n" + done.stderr)
+    return done.stderr
 
 
 def _compile(name: str) -> Compiled:
-    """PTX and resource report of one file for every architecture, kept in a temporary folder by content."""
-    torch_include = pathlib.Path(importlib.util.find_spec("torch").origin).parent / "include"  # type: ignore[union-attr, arg-type]
-    command = [
-        "nvcc",
-        "-std=c++20",
-        "-O3",
-        "-fatbin",
-        "--keep",
-        "-Xptxas=-v",
-        "--expt-relaxed-constexpr",
-    ]
+    command = ["nvcc", "-std=c++20", "-O3", "-c", "--keep", "-Xptxas=-v", "-Xcompiler=-fPIC"]
+    command += ["--expt-relaxed-constexpr", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA"]
+    command += ["-DTORCH_TARGET_VERSION=0x020d000000000000"]
     command += [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
-    command += ["-DTORCH_STABLE_ONLY", "-DTORCH_TARGET_VERSION=0x020d000000000000", "-DUSE_CUDA"]
-    command += ["-isystem", str(torch_include), f"-I{ROOT / 'csrc'}", str(SOURCES / f"{name}.cu")]
-    texts = [
-        p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name
-    ]
-    key = hashlib.sha256("".join([*command, *texts]).encode()).hexdigest()[:24]
-    kept = pathlib.Path(tempfile.gettempdir()) / "carlg_kernels_ptx" / key
-    if not (kept / "report").exists():
-        kept.parent.mkdir(exist_ok=True)
-        work = pathlib.Path(tempfile.mkdtemp(dir=kept.parent))
-        done = subprocess.run(
-            [*command, f"--keep-dir={work}", "-o", str(work / "out.fatbin")],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        ptx = next(p for p in work.glob("*.ptx") if ".target sm_80" in p.read_text())
-        ptx.rename(work / "sm_80")
+    command += ["-isystem", str(_torch_folder() / "include"), f"-I{ROOT / 'csrc'}"]
+    command += [str(SOURCES / f"{name}.cu")]
+    texts = [p.read_text() for p in sorted(SOURCES.iterdir()) if p.suffix != ".cu" or p.stem == name]
+    folder, done = _kept([*command, *texts], "report")
+    if not done:
+        folder.parent.mkdir(exist_ok=True)
+        work = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
+        report = _run([*command, f"--keep-dir={work}", "-o", str(work / "object.o")])
+        next(p for p in work.glob("*.ptx") if ".target sm_80" in p.read_text()).rename(work / "sm_80")
         for file in work.iterdir():
-            if file.name != "sm_80":
+            if file.name not in ("sm_80", "object.o"):
                 file.unlink()
-        (work / "report").write_text(done.stderr)
-        shutil.rmtree(kept, ignore_errors=True)
-        work.rename(kept)
-    return Compiled((kept / "sm_80").read_text(), (kept / "report").read_text())
+        (work / "report").write_text(report)
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
+    return Compiled((folder / "sm_80").read_text(), (folder / "report").read_text(), folder / "object.o")
 
 
 @cache
 def compiled() -> dict[str, Compiled]:
+    """Every file for every architecture, kept in a temporary folder by content."""
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(FILES, pool.map(_compile, FILES), strict=True))
 
 
 @cache
-def kernel(name: str, dtype: str | None) -> Any:
-    """The kernel ``name``, of element type ``dtype`` where it is a template."""
-    from ptxrun import Kernel
+def runtime() -> ctypes.CDLL:
+    """The host code linked with the fake runtime; defines and registers the operators."""
+    objects = [str(module.object) for module in compiled().values()]
+    source = HERE / "fake_cuda.cpp"
+    folder, done = _kept([*objects, source.read_text()], "host.so")
+    if not done:
+        folder.mkdir(exist_ok=True)
+        link = [
+            "c++",
+            "-std=c++20",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-Wl,-Bsymbolic",
+            str(source),
+            *objects,
+        ]
+        link += [
+            f"-L{_torch_folder() / 'lib'}",
+            "-ltorch_cpu",
+            "-ldl",
+            "-o",
+            str(folder / "partial"),
+        ]
+        _run(link)
+        (folder / "partial").rename(folder / "host.so")
+    from carlg_kernels._library import OPS
 
-    wanted = re.compile(rf"\.entry (\w*\d{name}{'I' + MANGLED[dtype] + 'E' if dtype else ''}\w*)\(")
-    for module in compiled().values():
-        found = wanted.search(module.ptx)
-        if found:
-            return Kernel(module.ptx, found[1])
-    raise LookupError(f"no kernel {name} of {dtype} in the PTX")
+    for name in ("silhouette", "silhouette_backward"):
+        torch.library.define(f"carlg_kernels_ptx::{name}", OPS[name].schema.removeprefix(name))
+    torch.ops.load_library(str(folder / "host.so"))
+    library = ctypes.CDLL(str(folder / "host.so"))
+    library.fake_cuda_size.restype = ctypes.c_int64
+    library.fake_cuda_size.argtypes = [ctypes.c_uint64]
+    return library
 
 
-def kernels_of(dtype: str) -> list[tuple[str, str | None]]:
-    """Every (name, type) that a run with points of ``dtype`` launches."""
-    real = "float64" if dtype == "float64" else "float32"
-    by_point = ["fwd_mean", "fwd_scatter", "fwd_bound", "fwd_pair", "bwd_pair"]
-    by_real = ["fwd_ceiling", "fwd_list", "fwd_nearest", "bwd_weight"]
-    return [
-        *((f"silhouette_{k}_kernel", dtype) for k in by_point),
-        *((f"silhouette_{k}_kernel", real) for k in by_real),
-        ("silhouette_bwd_key_kernel", None),
-        ("group_offsets_kernel", "int64"),
-        ("group_offsets_kernel", "int32"),
-    ]
+@cache
+def kernel(name: str) -> Kernel:
+    """By mangled name."""
+    return Kernel(next(m.ptx for m in compiled().values() if f".entry {name}(" in m.ptx), name)
 
 
 def prepare(dtype: str) -> None:
-    """Translates and compiles the kernels of a dtype, two at a time."""
-    compiled()
+    """Translates and compiles the kernels that points of a dtype need, two at a time."""
+    element = {"float32": "f", "float64": "d", "float16": "6__half", "bfloat16": "13__nv_bfloat16"}[dtype]
+    real = "d" if dtype == "float64" else "f"
+    wanted = re.compile(rf"silhouette_\w+_kernelI({element}|{real})E|silhouette_bwd_key_kernel|group_offsets_kernelI")
+    every = {e for m in compiled().values() for e in re.findall(r"\.entry (\w+)\(", m.ptx)}
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda pair: kernel(*pair), kernels_of(dtype)))
+        list(pool.map(kernel, sorted(e for e in every if wanted.search(e))))
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_uint32 * 3),
+    ctypes.POINTER(ctypes.c_uint32 * 3),
+    ctypes.POINTER(ctypes.c_void_p),
+)
 
 
 @dataclass
 class Device:
-    """Launches kernels with one order of threads; ``launches`` names them and ``listed`` counts the pairs (point, cluster) kept."""
+    """Executes launches in one order of threads. ``prune`` = False opens the bounds so far that every cluster is a candidate."""
 
     thread_order: int = 0
+    prune: bool = True
     launches: list[str] = field(default_factory=list)
-    listed: int = 0
+    candidates: int = 0  # (point, cluster) pairs whose mean distance is computed
+    error: Exception | None = None
 
-    def launch(
-        self, name: str, dtype: str | None, grid: tuple[int, ...], threads: int, *args: Any
-    ) -> None:
+    def launch(self, mangled: bytes, grid: Any, block: Any, arguments: Any) -> int:
+        try:
+            self._execute(mangled.decode(), list(grid.contents), list(block.contents), arguments)
+        except Exception as error:
+            self.error = error
+            return 1
+        return 0
+
+    def _execute(self, mangled: str, grid: list[int], block: list[int], arguments: Any) -> None:
+        assert max(grid[1:]) <= 65535 and min(grid) >= 1, f"no GPU launches a grid of {grid}"
+        code = kernel(mangled)
+        name = re.search(r"\d((?:silhouette|group)_\w+?_kernel)", mangled)[1]  # type: ignore[index]
         self.launches.append(name)
-        kernel(name, dtype)(list(args), grid, threads, order=self.thread_order, inplace=True)
+        values: list[Any] = []
+        for i, (_, kind, size) in enumerate(code.params):
+            raw = ctypes.string_at(arguments[i], size)
+            reach = runtime().fake_cuda_size(int.from_bytes(raw, "little")) if size == 8 else -1
+            if reach >= 0:
+                memory = (ctypes.c_uint8 * reach).from_address(int.from_bytes(raw, "little"))
+                values.append(np.frombuffer(memory, np.uint8))
+            elif kind in ("f32", "f64") and not self.prune and name.endswith(("ceiling_kernel", "list_kernel")):
+                values.append(1e3)
+            else:
+                values.append(raw)
+        code(values, grid, block, order=self.thread_order, inplace=True)
+        if name.endswith("list_kernel"):
+            self.candidates += int(values[-1].view(np.int32).sum())
 
+    @contextmanager
+    def _active(self) -> Iterator[Any]:
+        """The operators, with uninitialised memory full of NaN."""
+        function = LAUNCH(self.launch)
+        runtime().fake_cuda_start(function)
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield torch.ops.carlg_kernels_ptx
+        except RuntimeError as error:
+            raise self.error or error from None
+        finally:
+            torch.use_deterministic_algorithms(before)
 
-def empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """Uninitialised memory: NaN, or an index far outside."""
-    return np.full(shape, np.nan if dtype.startswith("float") else -(1 << 30), dtype)
+    def silhouette(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        with self._active() as ops:
+            return ops.silhouette(*args)  # type: ignore[no-any-return]
 
-
-def group_points(device: Device, keys: Array, groups: int, step: int) -> tuple[Array, Array, Array]:
-    order = np.argsort(keys, kind="stable").astype(np.int64)
-    keys = keys[order]
-    offsets = empty((groups + 1,), "int64")
-    threads = G["kGroupingThreads"]
-    grid = (ceil_div(groups + 1, threads),)
-    device.launch(
-        "group_offsets_kernel",
-        str(keys.dtype),
-        grid,
-        threads,
-        keys,
-        len(keys),
-        groups,
-        step,
-        offsets,
-    )
-    return keys, order, offsets
-
-
-def points_per_pass(n: int, c: int) -> int:
-    tile = G["kForwardTile"]
-    return min(ceil_div(max(16 * n, 1 << 20) // c + 1, tile) * tile, n, 1 << 20)
-
-
-def silhouette(
-    device: Device,
-    z: Array,
-    dtype: str,
-    strides: tuple[int, int],
-    labels: Array,
-    n: int,
-    d: int,
-    c: int,
-    points: int | None = None,
-    prune: bool = True,
-) -> tuple[Array, Array, Array]:
-    """own, other, nearest. ``z`` is the memory of the points; ``points`` overrides the points of a pass, without ``prune`` all
-    clusters are listed."""
-    real = "float64" if dtype == "float64" else "float32"
-    keys, order, offsets = group_points(device, labels, c, 1)
-    own, other, nearest = empty((n,), real), empty((n,), real), empty((n,), "int32")
-    size = points or points_per_pass(n, c)
-    means, scatter, errors = empty((c, d), real), empty((c,), real), empty((c,), real)
-    ceilings, distances = empty((size,), real), empty((c * size,), real)
-    members, member_counts = empty((c * size,), "int32"), empty((c,), "int32")
-    tile, tile_threads, depth = G["kForwardTile"], G["kForwardThreads"], G["kDepth"]
-    by_cluster, by_point = G["kClusterThreads"], G["kPointThreads"]
-    matrix = (z, *strides, d)
-
-    epsilon, sums = float(np.finfo(real).eps), n * float(np.finfo(np.float64).eps)
-    slack, mean_slack = (d + 64) * epsilon + sums, 2 * (epsilon + sums)
-    underflow = 2 * math.sqrt(d * float(np.finfo(real).tiny))
-    if not prune:
-        slack = 1e3
-
-    device.launch(
-        "silhouette_fwd_mean_kernel",
-        dtype,
-        (c, ceil_div(d, depth)),
-        by_cluster,
-        *matrix,
-        order,
-        offsets,
-        means,
-    )
-    device.launch(
-        "silhouette_fwd_scatter_kernel",
-        dtype,
-        (c,),
-        by_cluster,
-        *matrix,
-        order,
-        offsets,
-        means,
-        mean_slack,
-        underflow,
-        scatter,
-        errors,
-    )
-    for first in range(0, n, size):
-        count = min(size, n - first)
-        tiles = ceil_div(count, tile)
-        grid = (ceil_div(count, by_point),)
-        device.launch(
-            "silhouette_fwd_bound_kernel",
-            dtype,
-            (tiles, ceil_div(c, tile)),
-            tile_threads,
-            *matrix,
-            order,
-            means,
-            c,
-            first,
-            count,
-            distances,
-        )
-        bounds = (keys, offsets, c, first, count, slack)
-        device.launch(
-            "silhouette_fwd_ceiling_kernel",
-            real,
-            grid,
-            by_point,
-            distances,
-            scatter,
-            errors,
-            *bounds,
-            ceilings,
-        )
-        device.launch(
-            "silhouette_fwd_list_kernel",
-            real,
-            (c,),
-            by_cluster,
-            ceilings,
-            errors,
-            *bounds,
-            distances,
-            members,
-            member_counts,
-        )
-        device.listed += int(member_counts.sum())
-        device.launch(
-            "silhouette_fwd_pair_kernel",
-            dtype,
-            (c, tiles),
-            tile_threads,
-            *matrix,
-            order,
-            offsets,
-            first,
-            count,
-            members,
-            member_counts,
-            distances,
-        )
-        device.launch(
-            "silhouette_fwd_nearest_kernel",
-            real,
-            grid,
-            by_point,
-            distances,
-            keys,
-            order,
-            c,
-            first,
-            count,
-            own,
-            other,
-            nearest,
-        )
-    return own, other, nearest
-
-
-def silhouette_backward(
-    device: Device,
-    grad_own: Array,
-    grad_other: Array,
-    z: Array,
-    dtype: str,
-    strides: tuple[int, int],
-    labels: Array,
-    nearest: Array,
-    n: int,
-    d: int,
-    c: int,
-) -> Array:
-    real = "float64" if dtype == "float64" else "float32"
-    by_point = G["kPointThreads"]
-    grid = (ceil_div(n, by_point),)
-    keys = empty((n,), "int64")
-    device.launch("silhouette_bwd_key_kernel", None, grid, by_point, labels, nearest, n, c, keys)
-    _, order, offsets = group_points(device, keys, c, c + 1)
-    _, nearest_order, nearest_offsets = group_points(device, nearest, c, 1)
-    own_weights, other_weights = empty((n,), real), empty((n,), real)
-    device.launch(
-        "silhouette_bwd_weight_kernel",
-        real,
-        grid,
-        by_point,
-        grad_own,
-        grad_other,
-        labels,
-        nearest,
-        offsets,
-        n,
-        c,
-        own_weights,
-        other_weights,
-    )
-    dz = np.full((n, d), np.nan, real) if dtype == real else np.full((n, d), 0x7FFF, z.dtype)
-    device.launch(
-        "silhouette_bwd_pair_kernel",
-        dtype,
-        (ceil_div(n, G["kBackwardRows"]), ceil_div(d, G["kBackwardSlice"])),
-        G["kBackwardThreads"],
-        *(
-            z,
-            *strides,
-            n,
-            d,
-            c,
-            labels,
-            nearest,
-            order,
-            offsets,
-            nearest_order,
-            nearest_offsets,
-            own_weights,
-            other_weights,
-            dz,
-        ),
-    )
-    return dz
+    def silhouette_backward(self, *args: Any) -> torch.Tensor:
+        with self._active() as ops:
+            return ops.silhouette_backward(*args)  # type: ignore[no-any-return]

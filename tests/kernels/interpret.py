@@ -1,5 +1,9 @@
-"""Run by test_interpreter.py in its own process, because TRITON_INTERPRET is read when a kernel is decorated: prints one JSON line a check."""
+"""Run by test_interpreter.py in processes of its own, because TRITON_INTERPRET is read when a kernel is decorated.
 
+``interpret.py I K`` makes every K-th check from the I-th on, and prints one JSON line a check.
+"""
+
+import functools
 import json
 import sys
 import traceback
@@ -57,12 +61,15 @@ def check_public(name: str) -> None:
     cases.assert_close("gradient", z.grad, gradient.nan_to_num(), units=256)
 
 
-def main() -> None:
+def main(first: int, step: int) -> None:
+    checks: list[tuple[str, Callable[[], None]]] = []
     for case, dtype in cases.interpreted():
-        report(f"{case}-{dtype}", lambda case=case, dtype=dtype: cases.run(case, getattr(torch, dtype)))
+        checks.append((f"{case}-{dtype}", functools.partial(cases.run, case, getattr(torch, dtype))))
     for name in cases.PUBLIC:
-        report(f"public-{name}", lambda name=name: check_public(name))
+        checks.append((f"public-{name}", functools.partial(check_public, name)))
+    for name, check in checks[first::step]:
+        report(name, check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*map(int, sys.argv[1:]))

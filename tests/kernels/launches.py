@@ -42,9 +42,7 @@ def _call_all(dtype: torch.dtype, n: int, c: int, d: int, columns: bool) -> None
     assign.assign(z, centroids)
     for given in (None, weights):
         state = centroid_update.centroid_update(z, labels, given, c)
-        centroid_update.centroid_update_backward(
-            centroids, z, labels, given, *state, given is not None
-        )
+        centroid_update.centroid_update_backward(centroids, z, labels, given, *state, given is not None)
         lloyd.lloyd_step(z, centroids, given, 0.0, torch.empty((), dtype=torch.int32, device=device))
     for own, given in ((labels, None), (None, centroids), (labels, centroids)):
         for reduction, grad in (("mean", scalar), ("none", weights)):
@@ -52,23 +50,17 @@ def _call_all(dtype: torch.dtype, n: int, c: int, d: int, columns: bool) -> None
             centers = state[4] if given is None else given
             state = (*state[:4], centers, *state[5:])
             for need in {False, given is not None}:
-                simplified_silhouette.simplified_silhouette_backward(
-                    grad, z, *state, given is None, reduction, need
-                )
+                simplified_silhouette.simplified_silhouette_backward(grad, z, *state, given is None, reduction, need)
     for given in (None, centroids):
         for distance in ("sqeuclidean", "euclidean"):
             state = variance_ratio.variance_ratio(z, labels, given, c, distance)[1:]
             centers = state[0] if given is None else given
-            variance_ratio.variance_ratio_backward(
-                scalar, z, labels, centers, *state[1:], given is None, distance, given is not None
-            )
+            variance_ratio.variance_ratio_backward(scalar, z, labels, centers, *state[1:], given is None, distance, given is not None)
     state = davies_bouldin.davies_bouldin(z, labels, c)[1:]
     davies_bouldin.davies_bouldin_backward(scalar, z, labels, *state)
 
 
-def every_launch(
-    target: str, dtype: torch.dtype, n: int, c: int, d: int, columns: bool = False
-) -> Iterator[Launch]:
+def every_launch(target: str, dtype: torch.dtype, n: int, c: int, d: int, columns: bool = False) -> Iterator[Launch]:
     """Each distinct launch once. ``columns``: z is the transpose of a contiguous tensor."""
     with recorded(target) as launches:
         _call_all(dtype, n, c, d, columns)

@@ -43,9 +43,7 @@ def executed(order: int) -> Iterator[set[str]]:
         launch = specialise(kernel, args, options)
         constants = dict(launch.constants)
         values = [
-            buffer(v) if isinstance(v, Tensor) else v
-            for (name, _), v in zip(launch.signature, args, strict=False)
-            if name not in constants
+            buffer(v) if isinstance(v, Tensor) else v for (name, _), v in zip(launch.signature, args, strict=False) if name not in constants
         ]
         shared = compiled(launch, TARGET).metadata.shared
         translated(launch)(values, grid, 32 * launch.num_warps, shared, order=order, resident=3, inplace=True, timeout=120)

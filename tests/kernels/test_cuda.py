@@ -88,8 +88,10 @@ def test_same_bits_every_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["simplified_silhouette", "variance_ratio", "davies_bouldin"])
-def test_two_launches(name: str) -> None:
+def test_two_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most two kernels start in a forward and two in a backward."""
+    # Filling fresh tensors with NaN, as the tests do, is a launch of its own.
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     z, labels, _ = cases.points(3001, 17, 64, torch.float32, "cuda")
     z.requires_grad_()
     index = getattr(ck, name)

@@ -1,32 +1,29 @@
-"""The CUDA kernels of the exact silhouette: compiled without spills, and executed, without a GPU on PTX and with one where there is one."""
+"""The CUDA kernels of the exact silhouette: compiled without spills, and executed, as PTX on the CPU and on a GPU where there is one."""
 
-import importlib.util
+import pathlib
 import re
 import shutil
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cuda_silhouette import (
-    ARCHITECTURES,
-    FILES,
-    SOURCES,
-    Array,
-    Device,
-    compiled,
-    prepare,
-    silhouette,
-    silhouette_backward,
-)
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cuda_silhouette import ARCHITECTURES, FILES, Device, compiled, prepare  # noqa: E402
+
+import carlg_kernels  # noqa: E402, F401
+
+Array = NDArray[Any]
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
-needs_ptxrun = pytest.mark.skipif(
-    importlib.util.find_spec("ptxrun") is None, reason="tests/ptxrun is not in this tree"
-)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 ORDERS = (0, -1, 7)
-EPSILON = {"float16": 2**-11, "bfloat16": 2**-8}
+# Rounding of dz to the type of the points.
+ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8}
 
 
 def blobs(n: int, c: int, d: int, spread: float, seed: int = 0) -> tuple[Array, Array]:
@@ -41,9 +38,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         return *blobs(203, 7, 37, 1.0), 7
     if name == "separated":
         return *blobs(331, 11, 70, 0.05), 11
-    if (
-        name == "wide"
-    ):  # more coordinates than a backward block keeps, more clusters than a tile has columns
+    if name == "wide":  # more coordinates than a backward block keeps, more clusters than a tile has columns
         return *blobs(150, 70, 301, 0.3), 70
     if name == "far":  # tight clusters far from the origin
         z, labels = blobs(130, 5, 20, 0.01)
@@ -57,9 +52,7 @@ def case(name: str) -> tuple[Array, Array, int]:
         labels[::7] = -1
         labels[3] = 5
         return z, labels, 7
-    assert (
-        name == "ties"
-    )  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
+    assert name == "ties"  # clusters 1 and 3 mirror each other about cluster 2; all distances are exact
     z = np.array([[0, 0], [0, 0], [3, 4], [-3, -4], [3, 4], [-3, -4], [40, 0], [40, 0]], float)
     return z, np.array([2, 2, 1, 3, 1, 3, 0, 0]), 4
 
@@ -79,9 +72,7 @@ def mean_distances(z: Array, labels: Array, c: int) -> tuple[Array, Array, Array
     return distances, means, counts
 
 
-def check_forward(
-    z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float
-) -> None:
+def check_forward(z: Array, labels: Array, c: int, result: tuple[Array, Array, Array], rtol: float) -> None:
     own, other, nearest = result
     _, means, _ = mean_distances(z, labels, c)
     inside = labels >= 0
@@ -90,9 +81,7 @@ def check_forward(
     means[rows, labels[inside]] = np.inf
     np.testing.assert_allclose(other[inside], means[rows].min(1), rtol=rtol, atol=0)
     np.testing.assert_allclose(means[rows, nearest[inside]], means[rows].min(1), rtol=rtol, atol=0)
-    assert (
-        (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
-    )
+    assert (own[~inside] == 0).all() and (other[~inside] == 0).all() and (nearest[~inside] == -1).all()
 
 
 def check_backward(
@@ -119,19 +108,16 @@ def check_backward(
     np.testing.assert_allclose(dz, expected, rtol=rtol, atol=atol * scale)
 
 
-def rounded(z: Array, dtype: str) -> tuple[Array, Array]:
-    """The points as stored (bfloat16 as its bits), and their values in float64."""
-    if dtype == "bfloat16":
-        stored = torch.from_numpy(z).to(torch.bfloat16)
-        return stored.view(torch.int16).numpy(), stored.double().numpy()
-    stored = z.astype(dtype)
-    return stored, stored.astype(float)
+def inputs(name: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor, torch.Tensor]:
+    """z, labels, number of clusters, grad_own, grad_other."""
+    z, labels, c = case(name)
+    real = torch.float64 if dtype == "float64" else torch.float32
+    grads = torch.randn(2, len(z), dtype=real, generator=torch.Generator().manual_seed(5))
+    return torch.from_numpy(z).to(getattr(torch, dtype)), torch.from_numpy(labels), c, *grads
 
 
-def values(dz: Array, dtype: str) -> Array:
-    if dtype == "bfloat16":
-        return torch.from_numpy(dz).view(torch.bfloat16).double().numpy()
-    return dz.astype(float)
+def same_bits(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
+    return all(x.dtype == y.dtype and x.shape == y.shape and x.equal(y) for x, y in zip(a, b, strict=True))
 
 
 @needs_nvcc
@@ -146,106 +132,112 @@ def test_no_spills(file: str) -> None:
 
 
 @needs_nvcc
-@needs_ptxrun
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         *((name, "float32") for name in CASES),
-        *(
-            (name, dtype)
-            for dtype in ("float64", "float16", "bfloat16")
-            for name in ("overlapping", "outliers")
-        ),
+        *((name, dtype) for dtype in ("float64", "float16", "bfloat16") for name in ("overlapping", "outliers")),
     ],
 )
 def test_ptx(name: str, dtype: str) -> None:
     prepare(dtype)
-    z, labels, c = case(name)
-    stored, exact = rounded(z, dtype)
-    n, d = z.shape
-    grads = (
-        np.random.default_rng(5)
-        .standard_normal((2, n))
-        .astype("float64" if dtype == "float64" else "float32")
-    )
-    first = None
+    z, labels, c, *grads = inputs(name, dtype)
+    runs = []
     for order in ORDERS:
         device = Device(order)
-        result = silhouette(device, stored, dtype, (d, 1), labels, n, d, c)
-        dz = silhouette_backward(device, *grads, stored, dtype, (d, 1), labels, result[2], n, d, c)
-        if first is None:
-            first = (*result, dz)
-            precision = 1e-13 if dtype == "float64" else 2e-6
-            check_forward(exact, labels, c, result, precision)
-            check_backward(
-                exact,
-                labels,
-                c,
-                result[2],
-                grads,
-                values(dz, dtype),
-                precision,
-                EPSILON.get(dtype, 0.0),
-            )
-        for a, b in zip(first, (*result, dz), strict=True):
-            assert a.tobytes() == b.tobytes(), f"thread order {order} changes the bits"
+        result = device.silhouette(z, labels, c)
+        runs.append((*result, device.silhouette_backward(*grads, z, labels, result[2], c)))
+    assert same_bits(runs[0], runs[1]) and same_bits(runs[0], runs[2]), "thread order changes the bits"
+    check(z, labels, c, grads, runs[0], 1e-13 if dtype == "float64" else 2e-6)
     if name == "ties":
-        assert first is not None and first[2].tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
+        assert runs[0][2].tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
+
+
+def check(
+    z: torch.Tensor,
+    labels: torch.Tensor,
+    c: int,
+    grads: list[torch.Tensor],
+    run: tuple[torch.Tensor, ...],
+    precision: float,
+) -> None:
+    own, other, nearest, dz = (t.numpy() if t.dtype != torch.bfloat16 else t.double().numpy() for t in run)
+    exact, y = z.double().numpy(), labels.numpy()
+    check_forward(exact, y, c, (own, other, nearest), precision)
+    rounding = ROUNDING.get(str(z.dtype).removeprefix("torch."), 0.0)
+    check_backward(exact, y, c, nearest, torch.stack(grads).numpy(), dz, precision, rounding)
 
 
 @needs_nvcc
-@needs_ptxrun
 @pytest.mark.parametrize("scale", [1.0, 1e-19, 1e17])
 @pytest.mark.parametrize("name", CASES)
 def test_pruned_equals_unpruned(name: str, scale: float) -> None:
     """Bit by bit, also where squares of distances underflow or come near the largest number."""
     prepare("float32")
     z, labels, c = case(name)
-    z = z * scale
-    stored, n, d = z.astype("float32"), *z.shape
-    device, full = Device(), Device()
-    pruned = silhouette(device, stored, "float32", (d, 1), labels, n, d, c)
-    unpruned = silhouette(full, stored, "float32", (d, 1), labels, n, d, c, prune=False)
-    for a, b in zip(pruned, unpruned, strict=True):
-        assert a.tobytes() == b.tobytes()
-    assert full.listed == (labels >= 0).sum() * len(np.unique(labels[labels >= 0]))
+    points, y = torch.from_numpy(z * scale).float(), torch.from_numpy(labels)
+    device, full = Device(), Device(prune=False)
+    assert same_bits(device.silhouette(points, y, c), full.silhouette(points, y, c))
+    inside = labels[labels >= 0]
+    assert full.candidates == len(inside) * len(np.unique(inside))
     if name == "separated" and scale == 1:
-        assert device.listed < 0.3 * full.listed
+        assert device.candidates < 0.3 * full.candidates
 
 
 @needs_nvcc
-@needs_ptxrun
-def test_several_passes_and_strides() -> None:
+def test_unknown_number_of_clusters_and_strides() -> None:
     prepare("float32")
-    z, labels, c = case("outliers")
-    stored, n, d = z.astype("float32"), *z.shape
-    whole = silhouette(Device(), stored, "float32", (d, 1), labels, n, d, c)
-    grads = np.ones((2, n), np.float32)
-    dz = silhouette_backward(Device(), *grads, stored, "float32", (d, 1), labels, whole[2], n, d, c)
-    transposed = np.ascontiguousarray(stored.T)
-    passes = silhouette(Device(-1), transposed, "float32", (1, n), labels, n, d, c, points=50)
-    again = silhouette_backward(
-        Device(), *grads, transposed, "float32", (1, n), labels, passes[2], n, d, c
-    )
-    for a, b in zip((*whole, dz), (*passes, again), strict=True):
-        assert a.tobytes() == b.tobytes()
+    z, labels, c, *grads = inputs("outliers", "float32")
+    expected = Device().silhouette(z, labels, c)
+    dz = Device().silhouette_backward(*grads, z, labels, expected[2], c)
+    wide = torch.full((2 * len(z), 2 * z.shape[1]), torch.nan)
+    wide[::2, ::2] = z
+    slow = torch.stack([labels, labels], 1)[:, 0]
+    spread = [g.repeat_interleave(2)[::2] for g in grads]
+    for points in (wide[::2, ::2], z.T.contiguous().T):
+        got = Device().silhouette(points, slow, 0)
+        again = Device().silhouette_backward(*spread, points, slow, got[2], 0)
+        assert same_bits((*got, again), (*expected, dz))
 
 
 @needs_nvcc
-@needs_ptxrun
-def test_driver_launches_what_the_host_launches() -> None:
+def test_several_passes() -> None:
     prepare("float32")
-    z, labels, c = case("duplicates")
-    stored, n, d = z.astype("float32"), *z.shape
-    forward, backward = Device(), Device()
-    nearest = silhouette(forward, stored, "float32", (d, 1), labels, n, d, c)[2]
-    ones = np.ones(n, np.float32)
-    silhouette_backward(backward, ones, ones, stored, "float32", (d, 1), labels, nearest, n, d, c)
-    for device, file in ((forward, "silhouette_forward"), (backward, "silhouette_backward")):
-        launched = [k for k in device.launches if k != "group_offsets_kernel"]
-        source = (SOURCES / f"{file}.cu").read_text()
-        # Definition order in the file is calling order backwards: inner functions come first.
-        assert sorted(re.findall(r"device\.launch\((\w+)", source)) == sorted(launched)
+    z, labels = blobs(1801, 600, 2, 0.1)
+    points, y = torch.from_numpy(z).float(), torch.from_numpy(labels)
+    device = Device()
+    result = device.silhouette(points, y, 600)
+    assert device.launches.count("silhouette_fwd_pair_kernel") == 2
+    own, other, nearest = (t.numpy() for t in result)
+    check_forward(points.double().numpy(), labels, 600, (own, other, nearest), 2e-6)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("labels", [[-1, -1, -1], [1, 1, 1], [-1, 0, -1]], ids=str)
+def test_no_other_cluster(labels: list[int]) -> None:
+    prepare("float32")
+    z, y = torch.arange(6.0).reshape(3, 2), torch.tensor(labels)
+    own, other, nearest = Device().silhouette(z, y, 0)
+    # Points on a line, 2 sqrt(2) apart.
+    expected = torch.tensor([3.0, 2.0, 3.0]) * 2**0.5 if labels[0] == 1 else torch.zeros(3)
+    torch.testing.assert_close(own, expected)
+    assert other.tolist() == [0, 0, 0] and nearest.tolist() == [-1, -1, -1]
+    ones = torch.ones(3)
+    dz = Device().silhouette_backward(ones, ones, z, y, nearest, 0)
+    assert dz.isfinite().all() and (labels[0] == 1 or (dz == 0).all())
+
+
+@needs_nvcc
+def test_wrong_arguments() -> None:
+    z, labels, c, *grads = inputs("ties", "float32")
+    nearest = torch.zeros(len(z), dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="labels has the wrong dtype"):
+        Device().silhouette(z, labels.int(), c)
+    with pytest.raises(RuntimeError, match="at least one column"):
+        Device().silhouette(z[:, :0], labels, c)
+    with pytest.raises(RuntimeError, match=r"grad_other must be of shape \(8,\)"):
+        Device().silhouette_backward(grads[0], grads[1][:3], z, labels, nearest, c)
+    assert all(len(t) == 0 for t in Device().silhouette(z[:0], labels[:0], c))
 
 
 @pytest.mark.gpu
@@ -253,37 +245,19 @@ def test_driver_launches_what_the_host_launches() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*CASES, "large"])
 def test_gpu(name: str, dtype: str) -> None:
-    z, labels, c = (*blobs(3001, 31, 256, 0.5), 31) if name == "large" else case(name)
-    points = torch.from_numpy(z).to(getattr(torch, dtype)).cuda()
-    y = torch.from_numpy(labels).cuda()
-    exact = points.double().cpu().numpy()
-    real = torch.float64 if dtype == "float64" else torch.float32
-    grads = torch.randn(2, len(z), dtype=real)
+    z, labels, c, *grads = inputs(name, dtype)
+    points, y = z.cuda(), labels.cuda()
+    upstream = [g.cuda() for g in grads]
     ops = torch.ops.carlg_kernels
     runs = []
-    ops.silhouette(points, y, c)
-    for num_clusters in (c, c, 0):
+    for num_clusters in (0, c, c):
+        # The first run loads the kernels and reads the number of clusters; the others must not wait for the device.
         torch.cuda.set_sync_debug_mode("error" if num_clusters else "default")
         try:
             result = ops.silhouette(points, y, num_clusters)
-            dz = ops.silhouette_backward(
-                grads[0].cuda(), grads[1].cuda(), points, y, result[2], num_clusters
-            )
+            dz = ops.silhouette_backward(*upstream, points, y, result[2], num_clusters)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        runs.append([t.cpu() for t in (*result, dz)])
-    for a, b, unknown in zip(*runs, strict=True):
-        assert torch.equal(a, b) and torch.equal(a, unknown)
-    own, other, nearest, dz = runs[0]
-    precision = 1e-13 if dtype == "float64" else 4e-6
-    check_forward(exact, labels, c, (own.numpy(), other.numpy(), nearest.numpy()), precision)
-    check_backward(
-        exact,
-        labels,
-        c,
-        nearest.numpy(),
-        grads.numpy(),
-        dz.double().numpy(),
-        precision,
-        EPSILON.get(dtype, 0.0),
-    )
+        runs.append(tuple(t.cpu() for t in (*result, dz)))
+    assert same_bits(runs[0], runs[1]) and same_bits(runs[0], runs[2])
+    check(z, labels, c, grads, runs[0], 1e-13 if dtype == "float64" else 4e-6)

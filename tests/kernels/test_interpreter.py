@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,9 +26,16 @@ def outcomes() -> dict[str, str]:
         "CK_BACKEND": "triton",
         "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run([sys.executable, str(HERE / "interpret.py")], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    workers = min(os.cpu_count() or 1, 4)
+
+    def work(index: int) -> list[str]:
+        command = [sys.executable, str(HERE / "interpret.py"), str(index), str(workers)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    with ThreadPoolExecutor(workers) as pool:
+        lines = [json.loads(line) for part in pool.map(work, range(workers)) for line in part if line.startswith("{")]
     return {line["name"]: line["error"] for line in lines}
 
 

@@ -11,7 +11,7 @@ lanes). Global, shared and generic accesses are checked for bounds and alignment
 functions are inlined. Anything not supported raises Unsupported, with all the offending instructions named, before anything is run.
 """
 
-from ptxrun.kernel import Kernel, run
-from ptxrun.tables import PtxError, Unsupported
+from .kernel import Kernel, run
+from .tables import PtxError, Unsupported
 
 __all__ = ["Kernel", "PtxError", "Unsupported", "run"]

@@ -2,7 +2,7 @@
 
 # ruff: noqa: UP031 (the generated C++ is full of braces; the % operator leaves them alone)
 
-from ptxrun.tables import BITS, FLOATS, RND, WIDE, Unsupported, ct
+from .tables import BITS, FLOATS, RND, WIDE, Unsupported, ct
 
 
 class Arithmetic:

@@ -4,7 +4,7 @@
 
 import re
 
-from ptxrun.tables import BITS, FLOATS, Unsupported, ct
+from .tables import BITS, FLOATS, Unsupported, ct
 
 
 class Control:

@@ -2,7 +2,7 @@
 
 import re
 
-from ptxrun.tables import BITS, PtxError, split_top
+from .tables import BITS, PtxError, split_top
 
 
 class Func:

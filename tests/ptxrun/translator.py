@@ -5,10 +5,10 @@
 import re
 import struct
 
-from ptxrun.arithmetic import Arithmetic
-from ptxrun.control import Control
-from ptxrun.parser import parse_module, parse_var, statements
-from ptxrun.tables import BITS, FLOATS, HERE, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
+from .arithmetic import Arithmetic
+from .control import Control
+from .parser import parse_module, parse_var, statements
+from .tables import BITS, FLOATS, HERE, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
 
 
 class Inst:
@@ -395,8 +395,7 @@ class Translator(Arithmetic, Control):
                 "struct Thread{u32 id,tid[3],pc,st,cmask,coll,line,barid,barn,barp,barcnt,cpgrp,cc;bool barall;%s%s};"
                 % (regs, "".join(self.fields)),
                 "static int run_thread(Block& b,Thread* __restrict t){int fuel=100000;"
-                'switch(t->pc){case 0:break;%s default:fail("bad pc");}'
-                % "".join("case %d:goto L%d;" % (p, p) for p in pcs),
+                'switch(t->pc){case 0:break;%s default:fail("bad pc");}' % "".join("case %d:goto L%d;" % (p, p) for p in pcs),
                 "\n".join(out),
                 "return EXIT;}",
                 colls,

@@ -1,0 +1,5 @@
+import sys
+
+from carlg.cli import main
+
+sys.exit(main())

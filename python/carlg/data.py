@@ -1,0 +1,227 @@
+"""Data sets by name. Raw files are read as they are and nothing is written beside them, so runs may start at the same time."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from carlg import synthetic
+from carlg.config import ConfigError
+from carlg.graph import Graph, choose_layout, make_graph, standardize
+
+_BENCHMARK = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
+_PLANETOID = "https://github.com/kimiyoung/planetoid/raw/master/data/"
+_WIKI = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset/"
+_PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set lies under the root (torch_geometric's folders) and where it comes from."""
+
+    folder: str
+    files: tuple[str, ...]
+    url: str
+    about: str
+
+    def find(self, root: pathlib.Path) -> pathlib.Path | None:
+        """The folder that holds all raw files, or None."""
+        family, name = self.folder.split("/")
+        places = [root / family / name, root / name, root / name.lower(), root / family, root]
+        for place in places:
+            for folder in (place / "raw", place):
+                if all((folder / file).is_file() for file in self.files):
+                    return folder
+        return None
+
+
+def _planetoid(name: str, about: str) -> Source:
+    files = tuple(f"ind.{name.lower()}.{part}" for part in _PLANETOID_PARTS)
+    return Source(f"planetoid/{name}", files, _PLANETOID, about)
+
+
+SOURCES = {
+    "amazon-photos": Source("amazon/Photo", ("amazon_electronics_photo.npz",), _BENCHMARK, "7,650 goods, 8 classes"),
+    "amazon-computers": Source("amazon/Computers", ("amazon_electronics_computers.npz",), _BENCHMARK, "13,752 goods, 10 classes"),
+    "coauthor-cs": Source("coauthor/CS", ("ms_academic_cs.npz",), _BENCHMARK, "18,333 authors, 15 fields"),
+    "coauthor-physics": Source("coauthor/Physics", ("ms_academic_phy.npz",), _BENCHMARK, "34,493 authors, 5 fields"),
+    "wiki-cs": Source("wiki-cs/WikiCS", ("data.json",), _WIKI, "11,701 articles, 10 fields, 20 published splits"),
+    "cora": _planetoid("Cora", "2,708 papers, 7 fields"),
+    "citeseer": _planetoid("CiteSeer", "3,327 papers, 6 fields"),
+    "pubmed": _planetoid("PubMed", "19,717 papers, 3 fields"),
+}
+BUILT_IN = {
+    "digits": "1,797 handwritten digits, 10 classes, kNN graph (bundled with scikit-learn)",
+    "sbm": "stochastic block model of --nodes nodes, 5 classes",
+}
+
+
+def load(name: str, root: str | os.PathLike = "data", nodes: int = 1000, features: str = "auto", seed: int = 0) -> Graph:
+    """A graph by name (see :data:`SOURCES`), or from the path of an .npz file; its features scaled as ``features`` says."""
+    root = pathlib.Path(root)
+    if name == "digits":
+        return synthetic.digits().with_features(features)
+    if name == "sbm":
+        return synthetic.block_model(nodes, seed=seed).with_features(features)
+    if name in SOURCES:
+        folder = SOURCES[name].find(root) or _download(name, root)
+        if name == "wiki-cs":
+            return _read_wiki(folder, features)
+        read = _read_planetoid if SOURCES[name].folder.startswith("planetoid") else _read_benchmark
+        return read(name, folder).with_features(features)
+    if name.endswith(".npz"):
+        return read_npz(name).with_features(features)
+    known = ", ".join([*BUILT_IN, *SOURCES])
+    raise ConfigError(f"unknown data set {name!r}; known are {known}, or the path of an .npz file")
+
+
+def available(root: str | os.PathLike) -> dict[str, str]:
+    """Every data set and where it is: "built in", its folder, or "not found"."""
+    places = {name: "built in" for name in BUILT_IN}
+    for name, source in SOURCES.items():
+        places[name] = str(source.find(pathlib.Path(root)) or "not found")
+    return places
+
+
+def read_npz(path: str | os.PathLike) -> Graph:
+    """Your own graph: arrays ``edge_index`` (2, m), ``x`` (n, f) or its CSR parts x_data, x_indices, x_indptr, x_shape, perhaps ``y``."""
+    path = pathlib.Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    sparse = [f"x_{part}" for part in ("data", "indices", "indptr", "shape")]
+    if "edge_index" not in arrays or not ("x" in arrays or all(key in arrays for key in sparse)):
+        raise ConfigError(f"{path} must hold edge_index and x (or {', '.join(sparse)}), got {', '.join(arrays) or 'nothing'}")
+    if "x" in arrays:
+        x = torch.from_numpy(np.ascontiguousarray(arrays["x"], dtype=np.float32))
+    else:
+        data, indices, indptr, shape = (arrays[key] for key in sparse)
+        x = choose_layout(sp.csr_matrix((data, indices, indptr), shape=tuple(shape)))
+    y = torch.from_numpy(arrays["y"].astype(np.int64)) if "y" in arrays else None
+    return make_graph(path.stem, torch.from_numpy(arrays["edge_index"].astype(np.int64)), x, y)
+
+
+def _read_benchmark(name: str, folder: pathlib.Path) -> Graph:
+    """Amazon and Coauthor: CSR parts of adjacency and attributes; attributes become 0 or 1, edges undirected."""
+    with np.load(folder / SOURCES[name].files[0], allow_pickle=False) as file:
+        x = sp.csr_matrix((file["attr_data"], file["attr_indices"], file["attr_indptr"]), shape=tuple(file["attr_shape"]))
+        adjacency = sp.csr_matrix((file["adj_data"], file["adj_indices"], file["adj_indptr"]), shape=tuple(file["adj_shape"])).tocoo()
+        y = torch.from_numpy(file["labels"].astype(np.int64))
+    x.data = (x.data > 0).astype(np.float32)
+    edges = torch.from_numpy(np.stack([adjacency.row, adjacency.col]).astype(np.int64))
+    return make_graph(name, edges, choose_layout(x), y)
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads the planetoid pickles; refuses everything but arrays, sparse matrices and dictionaries."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = module.split(".")[0] in ("numpy", "scipy") or (module, name) in (
+            ("collections", "defaultdict"),
+            ("builtins", "list"),
+            ("__builtin__", "list"),
+            ("_codecs", "encode"),
+            ("copy_reg", "_reconstructor"),
+            ("copyreg", "_reconstructor"),
+            ("__builtin__", "object"),
+            ("builtins", "object"),
+        )
+        if not allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not expected in a planetoid file")
+        # Old files name scipy's private modules.
+        return super().find_class("scipy.sparse" if module.startswith("scipy.sparse") else module, name)
+
+
+def _unpickle(file: BinaryIO) -> Any:
+    return _ArrayUnpickler(file, encoding="latin1").load()
+
+
+def _read_planetoid(name: str, folder: pathlib.Path) -> Graph:
+    parts: dict[str, Any] = {}
+    for part, file in zip(_PLANETOID_PARTS, SOURCES[name].files, strict=True):
+        if part == "test.index":
+            parts[part] = np.loadtxt(folder / file, dtype=np.int64)
+            continue
+        with open(folder / file, "rb") as stream:
+            parts[part] = _unpickle(stream)
+    test = parts["test.index"]
+    known = parts["allx"].shape[0]
+    nodes = max(int(test.max()) + 1, known + len(test), len(parts["graph"]))
+    # Row i of tx belongs to node test[i]; CiteSeer leaves gaps, which stay zero.
+    tail = sp.coo_matrix(parts["tx"])
+    body = sp.coo_matrix(parts["allx"])
+    row, col = np.concatenate([body.row, test[tail.row]]), np.concatenate([body.col, tail.col])
+    x = sp.csr_matrix((np.concatenate([body.data, tail.data]), (row, col)), shape=(nodes, body.shape[1]))
+    onehot = np.zeros((nodes, parts["ally"].shape[1]), dtype=np.float32)
+    onehot[:known] = parts["ally"]
+    onehot[test] = parts["ty"]
+    edges = [(u, v) for u, neighbors in parts["graph"].items() for v in neighbors]
+    edge_index = torch.tensor(edges, dtype=torch.int64).t()
+    train, val, hold = (torch.zeros(nodes, dtype=torch.bool) for _ in range(3))
+    labelled = parts["y"].shape[0]
+    train[:labelled], val[labelled : labelled + 500], hold[torch.from_numpy(test)] = True, True, True
+    y = torch.from_numpy(onehot.argmax(1))
+    return make_graph(name, edge_index, choose_layout(x), y, True, train[:, None], val[:, None], hold)
+
+
+def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
+    """WikiCS: shift by the global minimum, divide by the row sum, standardise the columns (SPEC 1.1), unless told otherwise."""
+    with open(folder / "data.json", encoding="utf-8") as file:
+        raw = json.load(file)
+    x = torch.tensor(raw["features"], dtype=torch.float32)
+    links = [(u, v) for u, targets in enumerate(raw["links"]) for v in targets]
+    edges = torch.tensor(links, dtype=torch.int64).reshape(-1, 2).t()
+    masks = {
+        "train_masks": torch.tensor(raw["train_masks"], dtype=torch.bool).t().contiguous(),
+        "val_masks": torch.tensor(raw["val_masks"], dtype=torch.bool).t().contiguous(),
+        "test_mask": torch.tensor(raw["test_mask"], dtype=torch.bool),
+    }
+    graph = make_graph("wiki-cs", edges, x, torch.tensor(raw["labels"]), True, **masks)
+    if features != "auto":
+        return graph.with_features(features)
+    rows = graph.with_features("row")
+    return make_graph("wiki-cs", edges, standardize(rows.x), graph.y, True, **masks)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _download(name: str, root: pathlib.Path) -> pathlib.Path:
+    """Fetch the raw files; one process at a time, each file complete or absent."""
+    from urllib.request import urlopen
+
+    source = SOURCES[name]
+    folder = root / source.folder / "raw"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / ".lock"):
+            for file in source.files:
+                if (folder / file).is_file():
+                    continue
+                print(f"downloading {source.url}{file}", file=sys.stderr)
+                with urlopen(source.url + file, timeout=30) as answer, tempfile.NamedTemporaryFile(
+                    dir=folder, delete=False
+                ) as part:
+                    part.write(answer.read())
+                os.replace(part.name, folder / file)
+    except OSError as error:
+        expected = root / source.folder / "raw" / source.files[0]
+        raise ConfigError(f"data set {name}: {expected} is missing and the download failed ({error})") from None
+    return folder

@@ -1,0 +1,136 @@
+"""Encoder and predictor (SPEC 1.2, 1.3):  H = layers of PReLU(norm(A_hat H W + b)),  z = unit rows of Pred(H)."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from carlg.config import ConfigError
+from carlg.functions import graph_norm_prelu, prelu, unit_rows
+from carlg.propagation import Inputs
+
+
+class Layer(nn.Module):
+    """One graph convolution with its norm and activation. ``weight`` is (inputs, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int, norm: str, generator: torch.Generator | None) -> None:
+        super().__init__()
+        bound = math.sqrt(6.0 / (inputs + outputs))
+        self.weight = nn.Parameter(
+            torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator)
+        )
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.gain = nn.Parameter(torch.ones(outputs))
+        self.shift = nn.Parameter(torch.zeros(outputs))
+        self.slope = nn.Parameter(torch.full((1,), 0.25))
+        self.batch_norm = norm == "batch"
+        if self.batch_norm:
+            self.register_buffer("running_mean", torch.zeros(outputs))
+            self.register_buffer("running_var", torch.ones(outputs))
+
+    def forward(self, propagated: Tensor) -> Tensor:
+        """``propagated`` is A_hat H W."""
+        if not self.batch_norm:
+            out: Tensor = graph_norm_prelu(propagated, self.bias, self.gain, self.shift, self.slope)
+            return out
+        y = F.batch_norm(
+            propagated + self.bias, self.running_mean, self.running_var, self.gain, self.shift, self.training, 0.99
+        )
+        return prelu(y, self.slope)
+
+
+class Encoder(nn.Module):
+    """Graph convolutions of the given widths; ``norm`` is "layer" (graph LayerNorm) or "batch"."""
+
+    def __init__(
+        self, features: int, widths: tuple[int, ...] = (512, 256), norm: str = "layer", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.features, self.widths, self.norm = features, tuple(widths), norm
+        sizes = [features, *widths]
+        self.layers = nn.ModuleList(
+            Layer(i, o, norm, generator) for i, o in zip(sizes, sizes[1:], strict=False)
+        )
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        if inputs.num_features != self.features:
+            raise ConfigError(f"the encoder reads {self.features} features, the graph has {inputs.num_features}")
+        h = self.layers[0](inputs.first_product(self.layers[0].weight))
+        for layer in list(self.layers)[1:]:
+            product = h @ layer.weight
+            h = layer(inputs.adjacency @ product)
+        return h
+
+    @torch.no_grad()
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Embeddings H in evaluation mode."""
+        training = self.training
+        self.eval()
+        h = self(inputs)
+        self.train(training)
+        return h
+
+
+class Predictor(nn.Module):
+    """Linear, PReLU, Linear; hidden width 0 passes its input through."""
+
+    def __init__(self, width: int, hidden: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.hidden = hidden
+        if hidden:
+            self.first, self.second = nn.Linear(width, hidden), nn.Linear(hidden, width)
+            self.slope = nn.Parameter(torch.full((1,), 0.25))
+            with torch.no_grad():
+                for linear in (self.first, self.second):
+                    bound = 1 / math.sqrt(linear.in_features)
+                    linear.weight.uniform_(-bound, bound, generator=generator)
+                    linear.bias.uniform_(-bound, bound, generator=generator)
+
+    def forward(self, h: Tensor, normalize: bool = True) -> Tensor:
+        q = self.second(prelu(self.first(h), self.slope)) if self.hidden else h
+        return unit_rows(q) if normalize else q
+
+
+def to_published(encoder: Encoder) -> dict[str, Tensor]:
+    """Parameters under the names of the authors' files: ``model.module_{3 i}.lin.weight`` and so on."""
+    state = {}
+    for i, layer in enumerate(encoder.layers):
+        conv, norm, act = (f"model.module_{3 * i + j}" for j in range(3))
+        norm = f"{norm}.module" if encoder.norm == "batch" else norm
+        state |= {
+            f"{conv}.bias": layer.bias.detach().clone(),
+            f"{conv}.lin.weight": layer.weight.detach().t().contiguous(),
+            f"{norm}.weight": layer.gain.detach().clone(),
+            f"{norm}.bias": layer.shift.detach().clone(),
+            f"{act}.weight": layer.slope.detach().clone(),
+        }
+        if encoder.norm == "batch":
+            state[f"{norm}.running_mean"] = layer.running_mean.clone()
+            state[f"{norm}.running_var"] = layer.running_var.clone()
+    return state
+
+
+def from_published(state: dict[str, Any]) -> Encoder:
+    """An encoder from a state dict under the authors' names; widths and norm are read off the shapes."""
+    state = state.get("model", state)
+    indices = sorted({int(key.split(".")[1].removeprefix("module_")) for key in state if key.endswith("lin.weight")})
+    if not indices:
+        raise ConfigError(f"no encoder in this file; its keys are {', '.join(list(state)[:5])}")
+    weights = [state[f"model.module_{i}.lin.weight"] for i in indices]
+    batch = any(key.endswith("running_mean") for key in state)
+    widths = tuple(int(w.shape[0]) for w in weights)
+    encoder = Encoder(int(weights[0].shape[1]), widths, "batch" if batch else "layer")
+    with torch.no_grad():
+        for i, layer in zip(indices, encoder.layers, strict=True):
+            norm = f"model.module_{i + 1}" + (".module" if batch else "")
+            layer.weight.copy_(state[f"model.module_{i}.lin.weight"].t())
+            layer.bias.copy_(state[f"model.module_{i}.bias"])
+            layer.gain.copy_(state[f"{norm}.weight"])
+            layer.shift.copy_(state[f"{norm}.bias"])
+            layer.slope.copy_(state[f"model.module_{i + 2}.weight"])
+            if batch:
+                layer.running_mean.copy_(state[f"{norm}.running_mean"])
+                layer.running_var.copy_(state[f"{norm}.running_var"])
+    return encoder

@@ -1,0 +1,67 @@
+"""A scikit-learn-like front: ``CARLG(variant="sim").fit(data).transform(data)``."""
+
+from typing import Any
+
+from torch import Tensor
+
+from carlg.config import Config, ConfigError, recipe
+from carlg.graph import Graph, from_data
+from carlg.propagation import Inputs
+from carlg.run import make_trainer
+
+
+class CARLG:
+    """Node embeddings of a torch_geometric ``Data`` (or :class:`carlg.Graph`) without labels.
+
+    Parameters
+    ----------
+    **settings
+        Any field of :class:`carlg.Config`, such as ``variant``, ``seed``, ``epochs``, ``clusters``.
+
+    Attributes
+    ----------
+    encoder_ : Encoder
+    labels_ : Tensor, shape (n,)
+        Clusters of the last epoch.
+    history_ : list of Epoch
+
+    Examples
+    --------
+    >>> graph = carlg.load("sbm", nodes=200)
+    >>> carlg.CARLG(epochs=3).fit(graph).transform(graph).shape
+    torch.Size([200, 256])
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.config: Config = recipe(**settings)
+        if self.config.select == "validation":
+            raise ConfigError("select validation needs labels; the estimator looks at none, use carlg.train")
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return dict(self.settings)
+
+    def set_params(self, **settings: Any) -> "CARLG":
+        self.__init__(**{**self.settings, **settings})  # type: ignore[misc]
+        return self
+
+    def fit(self, data: Any, y: Any = None) -> "CARLG":
+        trainer = make_trainer(self._graph(data), self.config)
+        self.encoder_ = trainer.run()
+        self.labels_, self.history_ = trainer.labels, trainer.history
+        return self
+
+    def transform(self, data: Any) -> Tensor:
+        """Embeddings (n, d) of this or another graph with the same features."""
+        if not hasattr(self, "encoder_"):
+            raise ConfigError("fit comes before transform")
+        device = self.encoder_.layers[0].weight.device
+        return self.encoder_.embed(Inputs(self._graph(data), device)).cpu()
+
+    def fit_transform(self, data: Any, y: Any = None) -> Tensor:
+        return self.fit(data).transform(data)
+
+    def _graph(self, data: Any) -> Graph:
+        if isinstance(data, Graph):
+            return data
+        return from_data(data).with_features(self.config.features)

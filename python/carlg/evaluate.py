@@ -1,0 +1,150 @@
+"""Downstream tasks (SPEC 3): node classification, node clustering, similarity search, each with its protocol's name."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import carlg_kernels as ck
+from carlg.classifier import PENALTIES, fit_grid, search_and_fit
+from carlg.config import ConfigError
+from carlg.graph import Graph, csr_tensor, scipy_csr
+
+SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
+
+
+def resolve_protocol(protocol: str, graph: Graph) -> str:
+    """"auto": the masks of a data set that is published with several (WikiCS), else 20/40/40."""
+    masks = graph.train_masks
+    if protocol == "auto":
+        return "masks" if masks is not None and masks.shape[1] > 1 else "20/40/40"
+    if protocol == "masks" and (masks is None or graph.val_masks is None or graph.test_mask is None):
+        raise ConfigError(f"protocol masks: {graph.name} has no train, validation and test masks")
+    return protocol
+
+
+def unit_length(x: Tensor) -> Tensor:
+    """Rows of length one, dense or CSR."""
+    if x.layout == torch.sparse_csr:
+        matrix = scipy_csr(x).astype(np.float32).copy()
+        length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
+        matrix.data /= np.repeat(np.where(length > 0, length, 1), np.diff(matrix.indptr))
+        return csr_tensor(matrix)
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def random_splits(nodes: int, protocol: str, count: int, seed: int = 1) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """``count`` unstratified (train, validation, test) index sets; the first few are the same whatever the count."""
+    train, val = SHARES[protocol]
+    generator = torch.Generator().manual_seed(seed)
+    a, b = round(train * nodes), round((train + val) * nodes)
+    orders = [torch.randperm(nodes, generator=generator) for _ in range(count)]
+    return [(order[:a], order[a:b], order[b:]) for order in orders]
+
+
+def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 20) -> tuple[Tensor, Tensor]:
+    """Validation and test accuracy of every split, rows of ``x`` scaled to length one."""
+    assert graph.y is not None
+    x, y, classes = unit_length(x), graph.y, graph.num_classes
+    if protocol == "masks":
+        return _classify_masks(x, graph)
+    scores = []
+    generator = torch.Generator().manual_seed(2)
+    for train, val, test in random_splits(graph.num_nodes, protocol, splits):
+        rest = torch.cat([val, test])
+        predicted, _ = search_and_fit(x, y, train, rest, classes, generator)
+        right = (predicted == y[rest]).double()
+        scores.append((right[: len(val)].mean(), right[len(val) :].mean()))
+    table = torch.tensor(scores)
+    return table[:, 0], table[:, 1]
+
+
+def _classify_masks(x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
+    """Fixed masks: the C with the best validation accuracy, ties to the smallest; no inner folds."""
+    assert graph.y is not None and graph.train_masks is not None
+    assert graph.val_masks is not None and graph.test_mask is not None
+    y, classes, scores = graph.y, graph.num_classes, []
+    test = graph.test_mask.nonzero().flatten()
+    for split in range(graph.train_masks.shape[1]):
+        train, val = (m[:, split].nonzero().flatten() for m in (graph.train_masks, graph.val_masks))
+        features, weights = fit_grid(x, y, train[None], classes)
+        rest = torch.cat([val, test])
+        decisions = features.decide(weights, rest[None])[0].unflatten(1, (len(PENALTIES), classes))
+        right = (decisions.argmax(2) == y[rest][:, None]).double()
+        on_val, on_test = right[: len(val)].mean(0), right[len(val) :].mean(0)
+        best = int(on_val.argmax())
+        scores.append((on_val[best], on_test[best]))
+    table = torch.tensor(scores)
+    return table[:, 0], table[:, 1]
+
+
+def node_clustering(x: Tensor, graph: Graph, runs: int = 10, restarts: int = 10, seed: int = 0) -> tuple[float, float]:
+    """NMI (arithmetic) and homogeneity of k-means with one cluster a class, mean of ``runs`` fits of ``restarts`` starts each."""
+    from sklearn.metrics import homogeneity_score, normalized_mutual_info_score
+
+    assert graph.y is not None
+    truth = graph.y.numpy()
+    z = unit_length(x)
+    if z.layout == torch.sparse_csr:
+        labels = _sparse_kmeans(z, graph.num_classes, runs, seed)
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        labels = [
+            ck.kmeans(z, graph.num_classes, n_init=restarts, max_iter=300, generator=generator).labels.numpy()
+            for _ in range(runs)
+        ]
+    nmi = [normalized_mutual_info_score(truth, found) for found in labels]
+    homogeneity = [homogeneity_score(truth, found) for found in labels]
+    return float(np.mean(nmi)), float(np.mean(homogeneity))
+
+
+def _sparse_kmeans(x: Tensor, clusters: int, runs: int, seed: int) -> list[np.ndarray]:
+    from sklearn.cluster import MiniBatchKMeans
+
+    matrix = scipy_csr(x)
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    fits = (
+        MiniBatchKMeans(clusters, n_init=3, batch_size=4096, random_state=seed + run) for run in range(runs)
+    )
+    return [fit.fit_predict(matrix) for fit in fits]
+
+
+def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048) -> list[float]:
+    """Share of the k most similar other nodes (cosine) that have the query's class, for k in ``ranks``; rows by chunks."""
+    x = unit_length(x)
+    sparse = x.layout == torch.sparse_csr
+    matrix = scipy_csr(x) if sparse else None
+    most = min(max(ranks), x.shape[0] - 1)
+    hits = torch.zeros(len(ranks), dtype=torch.float64)
+    for start in range(0, x.shape[0], chunk):
+        stop = min(start + chunk, x.shape[0])
+        product = x[start:stop] @ x.t() if matrix is None else (matrix[start:stop] @ matrix.T).toarray()
+        similar = torch.as_tensor(product)
+        similar[torch.arange(stop - start), torch.arange(start, stop)] = -torch.inf
+        same = (y[similar.topk(most, dim=1).indices] == y[start:stop, None]).double()
+        hits += torch.stack([same[:, :k].mean(1).sum() for k in ranks])
+    return (hits / x.shape[0]).tolist()
+
+
+def evaluate(
+    x: Tensor, graph: Graph, protocol: str = "auto", splits: int = 20, tasks: tuple[str, ...] = ("class", "cluster", "similar")
+) -> dict[str, Any]:
+    """Figures of all tasks for features or embeddings ``x`` (dense or CSR)."""
+    if graph.y is None:
+        return {}
+    protocol = resolve_protocol(protocol, graph)
+    result: dict[str, Any] = {}
+    if "class" in tasks:
+        val, test = classify(x, graph, protocol, splits)
+        result |= {
+            "accuracy_mean": float(test.mean()),
+            "accuracy_std": float(test.std(correction=0)),
+            "validation_mean": float(val.mean()),
+            "accuracies": [round(float(a), 6) for a in test],
+        }
+    if "cluster" in tasks:
+        result["nmi"], result["homogeneity"] = node_clustering(x, graph)
+    if "similar" in tasks:
+        result["hits5"], result["hits10"] = similarity_search(x, graph.y)
+    return result

@@ -1,0 +1,58 @@
+"""The index of a variant and the loss made of it."""
+
+import torch
+from torch import Tensor
+
+import carlg_kernels as ck
+from carlg.config import Config
+
+
+def cluster_index(variant: str, z: Tensor, labels: Tensor, clusters: int, edge_index: Tensor) -> Tensor:
+    """The index that the variant trains, differentiable in z. "mean" and "margin" are to be small, the others large."""
+    if variant == "sim":
+        return ck.simplified_silhouette(z, labels=labels, num_clusters=clusters)
+    if variant == "sil":
+        return ck.silhouette(z, labels)
+    if variant == "vrc":
+        return ck.variance_ratio(z, labels, num_clusters=clusters)
+    if variant == "mean":
+        return ck.mean_silhouette(z, labels)
+    return ck.margin(z, edge_index)
+
+
+def index_loss(config: Config, index: Tensor, z: Tensor) -> Tensor:
+    """|target - index|, -index or -log(index); the index itself where it is to be small; plus the barrier."""
+    if config.variant in ("mean", "margin"):
+        loss = index
+    elif config.target is not None:
+        loss = (config.target - index).abs()
+    else:
+        loss = -index.log() if config.log_index else -index
+    if config.barrier > 0:
+        loss = loss + config.barrier * (config.barrier_rank / participation(z)).log().relu()
+    return loss
+
+
+def participation(z: Tensor) -> Tensor:
+    """Participation ratio (tr C)^2 / |C|_F^2 of the covariance C of the rows: between 1 and the dimension."""
+    centred = z - z.mean(0)
+    covariance = centred.t() @ centred
+    return covariance.diagonal().sum().square() / covariance.square().sum().clamp(min=1e-30)
+
+
+def effective_rank(z: Tensor, rows: int = 2048) -> float:
+    """exp of the entropy of the covariance spectrum, on evenly spaced rows where there are many."""
+    z = z.detach()[:: max(1, z.shape[0] // rows)]
+    centred = z - z.mean(0)
+    spectrum = torch.linalg.eigvalsh(centred.t() @ centred).double().clamp(min=0)
+    total = float(spectrum.sum())
+    if not total > 1e-12 * z.shape[0]:
+        return 1.0
+    share = spectrum / total
+    return float(torch.exp(-torch.special.xlogy(share, share).sum()))
+
+
+def is_degenerate(labels: Tensor) -> bool:
+    """Fewer than two clusters, or nothing but singletons: no index is defined."""
+    kept = labels[labels >= 0]
+    return not 2 <= kept.unique().numel() < kept.numel()

@@ -1,0 +1,99 @@
+"""Training on mini-batches for graphs that do not fit at once; the centroids carry over from batch to batch.
+
+A batch of a share f of the nodes moves centroid j by  m_j / (m_j + (1 - f) N_j)  of the way to its mean, where m_j points of the
+batch belong to it and N_j counts those seen before, forgotten at the rate of one epoch. One batch of all nodes is the full batch.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from carlg.config import Config
+from carlg.graph import Graph
+from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
+from carlg.propagation import Inputs
+from carlg.sampling import Sampler
+from carlg.trainer import Epoch, Trainer, learning_rate
+
+
+class BatchTrainer(Trainer):
+    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing is probed."""
+
+    probe = None
+
+    def __init__(self, graph: Graph, config: Config) -> None:
+        super().__init__(graph, config)
+        self.sampler = Sampler(
+            graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator
+        )
+        self.counts = torch.zeros(self.clusters, device=self.device)
+        self.labels = torch.full((graph.num_nodes,), -1, device=self.device)
+
+    def train_epoch(self, validate: Callable[[Tensor], float] | None = None) -> Epoch:
+        config, start = self.config, time.perf_counter()
+        assert self.labels is not None
+        losses, values, changed, rank = [], [], 0, 1.0
+        for step, batch in enumerate(self.sampler):
+            lr = learning_rate(config, self.epoch + step / len(self.sampler))
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr * group["scale"]
+            self.encoder.train()
+            z = self.predictor(self.encoder(Inputs(batch.graph, self.device)), config.normalize)[: batch.seeds]
+            if not math.isfinite(float(z.detach().sum())):
+                return self._diverged(lr, time.perf_counter() - start)
+            labels = self._cluster(z.detach())
+            nodes = batch.nodes[: batch.seeds].to(self.device)
+            changed += int((self.labels[nodes] != labels).sum())
+            self.labels[nodes] = labels
+            if step == 0:
+                rank = effective_rank(z)
+            if is_degenerate(labels):
+                self._warn("one cluster is left in a batch: its step is skipped")
+                self.clusterer.reset()
+                continue
+            edges = batch.graph.edge_index
+            edges = edges[:, (edges < batch.seeds).all(0)].to(self.device)
+            value = cluster_index(config.variant, z, labels, self.clusters, edges)
+            cost = index_loss(config, value, z)
+            if not math.isfinite(float(cost.detach())):
+                self._collapse(f"the loss is {float(cost.detach())}")
+                break
+            self.optimizer.zero_grad(set_to_none=True)
+            cost.backward()
+            self.optimizer.step()
+            losses.append(float(cost.detach()))
+            values.append(float(value.detach()))
+        churn = changed / self.graph.num_nodes
+        if not self.finished:
+            self._should_stop(None, churn, rank)
+        seconds = time.perf_counter() - start
+        present = int(torch.bincount(self.labels[self.labels >= 0], minlength=1).count_nonzero())
+        self.epoch += 1
+        self._after_epoch(validate)
+        mean = (sum(v) / max(1, len(v)) for v in (losses, values))
+        return Epoch(self.epoch, *mean, churn, rank, present, lr, seconds)
+
+    def _cluster(self, z: Tensor) -> Tensor:
+        """Labels of a batch; the carried centroids move by the batch's share."""
+        before = self.clusterer.state()
+        labels = self.clusterer(z)
+        after = self.clusterer.state()
+        if after is None or not after.is_floating_point():
+            return labels
+        seen = torch.bincount(labels, minlength=self.clusters).to(self.counts)
+        memory = (1 - z.shape[0] / self.graph.num_nodes) * self.counts
+        weight = torch.where(seen > 0, seen / (seen + memory).clamp(min=1), torch.zeros_like(seen))
+        if before is not None:
+            self.clusterer.load(torch.lerp(before, after, weight[:, None]))
+        self.counts = seen + memory
+        return labels
+
+    def state(self) -> dict:
+        return {**super().state(), "counts": self.counts}
+
+    def load_state(self, state: dict) -> None:
+        super().load_state(state)
+        self.counts = state["counts"].to(self.device)

@@ -1,0 +1,127 @@
+"""The constant side of the convolutions:  A_hat = D^-1/2 (A + I) D^-1/2  and the features, as sparse or dense matrices.
+
+The product with constants needs no autograd bookkeeping: for Y = M B the gradient of B is M^T dY, and M^T is kept in CSR too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carlg.graph import Graph
+
+# Columns of B that a sparse product takes at a time, so that the gathered rows stay in the cache.
+_COLUMNS = 128
+_CACHE_BYTES = 12 << 20
+
+
+@dataclass(frozen=True)
+class SparseMatrix:
+    """A constant matrix and its transpose, both CSR; the same object twice where it is symmetric."""
+
+    forward: Tensor
+    backward: Tensor
+
+    @property
+    def nnz(self) -> int:
+        return self.forward.values().numel()
+
+    def to(self, device: torch.device) -> "SparseMatrix":
+        forward = self.forward.to(device)
+        return SparseMatrix(forward, forward if self.backward is self.forward else self.backward.to(device))
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        product: Tensor = _SparseProduct.apply(dense, self.forward, self.backward)
+        return product
+
+
+def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
+    """CSR times dense, by column blocks where the dense side is larger than the cache."""
+    if dense.device.type != "cpu" or dense.dtype != torch.float32:
+        return matrix @ dense
+    if dense.numel() * 4 <= _CACHE_BYTES or dense.shape[1] <= _COLUMNS or matrix.values().numel() < 8 * dense.shape[0]:
+        return torch.sparse.mm(matrix, dense.contiguous(), reduce="sum")
+    out = dense.new_empty(matrix.shape[0], dense.shape[1])
+    for start in range(0, dense.shape[1], _COLUMNS):
+        block = dense[:, start : start + _COLUMNS].contiguous()
+        out[:, start : start + _COLUMNS] = torch.sparse.mm(matrix, block, reduce="sum")
+    return out
+
+
+class _SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+        ctx.transposed = transposed
+        return multiply(matrix, dense)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return multiply(ctx.transposed, grad), None, None
+
+
+def transpose(matrix: Tensor) -> Tensor:
+    rows = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
+    return build_csr(matrix.col_indices(), rows, matrix.values(), (matrix.shape[1], matrix.shape[0]))
+
+
+def build_csr(row: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    order = torch.argsort(row * size[1] + col)
+    pointers = torch.zeros(size[0] + 1, dtype=torch.int64)
+    pointers[1:] = torch.bincount(row, minlength=size[0]).cumsum(0)
+    return torch.sparse_csr_tensor(pointers, col[order], values[order], size=size, check_invariants=False)
+
+
+def normalized_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
+    """A_hat with self-loops; the degree counts them. Row i sums over edges that end in i, as torch_geometric's GCNConv does."""
+    loops = torch.arange(num_nodes)
+    source, target = torch.cat([edge_index[0], loops]), torch.cat([edge_index[1], loops])
+    scale = torch.bincount(target, minlength=num_nodes).to(torch.float32).rsqrt_()
+    values = scale[source] * scale[target]
+    forward = build_csr(target, source, values, (num_nodes, num_nodes))
+    backward = build_csr(source, target, values, (num_nodes, num_nodes))
+    symmetric = torch.equal(forward.crow_indices(), backward.crow_indices()) and torch.equal(
+        forward.col_indices(), backward.col_indices()
+    )
+    return SparseMatrix(forward, forward if symmetric else backward)
+
+
+class Inputs:
+    """What the encoder reads: A_hat, and the first layer's constant side.
+
+    Dense features are propagated once, A_hat X; the first layer is then one dense product. Sparse features stay sparse:
+    A_hat (X W) costs nnz(X) and nnz(A_hat) multiples of the width, where A_hat X would fill up.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device | str = "cpu") -> None:
+        device = torch.device(device)
+        self.num_nodes, self.num_features = graph.num_nodes, graph.num_features
+        adjacency = normalized_adjacency(graph.edge_index, graph.num_nodes)
+        self.adjacency = adjacency.to(device)
+        self.features: SparseMatrix | Tensor
+        if graph.is_sparse:
+            self.features = SparseMatrix(graph.x, transpose(graph.x)).to(device)
+        else:
+            self.features = multiply(adjacency.forward, graph.x).to(device)
+
+    def first_product(self, weight: Tensor) -> Tensor:
+        """A_hat X W."""
+        if isinstance(self.features, SparseMatrix):
+            return self.adjacency @ (self.features @ weight)
+        return self.features @ weight
+
+    def flops(self, widths: tuple[int, ...], predictor: int) -> float:
+        """Necessary multiply-adds of one training epoch times two: every product forward, by weights, by inputs."""
+        n, total = self.num_nodes, 0.0
+        sizes = [self.num_features, *widths]
+        for layer, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            passes = 2 if layer == 0 else 3
+            if layer == 0 and isinstance(self.features, SparseMatrix):
+                total += passes * 2.0 * self.features.nnz * fan_out
+            else:
+                total += passes * 2.0 * n * fan_in * fan_out
+            if layer > 0 or isinstance(self.features, SparseMatrix):
+                total += 2 * 2.0 * self.adjacency.nnz * fan_out
+        if predictor:
+            total += 3 * 2.0 * n * widths[-1] * predictor * 2
+        return total

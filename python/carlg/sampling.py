@@ -1,0 +1,95 @@
+"""Mini-batches of a graph in plain torch (torch_geometric's own loaders need compiled extras).
+
+"cluster": the nodes in an order that keeps neighbours together (reverse Cuthill-McKee), cut into parts; a batch is the graph induced
+by one part. "neighbor": random seeds with sampled neighbours, two hops by default; a batch is the graph they induce, the seeds first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from carlg.classifier import take_rows
+from carlg.graph import Graph
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An induced graph, the numbers of its nodes in the whole one, and how many of the first ones are scored."""
+
+    graph: Graph
+    nodes: Tensor
+    seeds: int
+
+
+class Sampler:
+    """Yields the batches of an epoch; every node is a seed once."""
+
+    def __init__(self, graph: Graph, size: int, kind: str, fanout: int, hops: int, generator: torch.Generator) -> None:
+        self.graph, self.kind, self.fanout, self.hops = graph, kind, fanout, hops
+        self.generator = generator
+        nodes = graph.num_nodes
+        self.pointers = torch.zeros(nodes + 1, dtype=torch.int64)
+        order = torch.argsort(graph.edge_index[0], stable=True)
+        self.targets = graph.edge_index[1][order]
+        self.pointers[1:] = torch.bincount(graph.edge_index[0], minlength=nodes).cumsum(0)
+        self.parts = max(1, -(-nodes // size))
+        self.local = torch.full((nodes,), -1)
+        self.order = self._locality() if kind == "cluster" else torch.arange(nodes)
+
+    def _locality(self) -> Tensor:
+        import numpy as np
+        import scipy.sparse as sp
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        n = self.graph.num_nodes
+        ones = np.ones(len(self.targets), dtype=np.int8)
+        matrix = sp.csr_matrix(
+            (ones, self.targets.numpy().astype(np.int32), self.pointers.numpy().astype(np.int32)), shape=(n, n)
+        )
+        return torch.from_numpy(reverse_cuthill_mckee(matrix, symmetric_mode=True).astype(np.int64))
+
+    def __len__(self) -> int:
+        return self.parts
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.kind == "cluster":
+            parts = self.order.tensor_split(self.parts)
+            for i in torch.randperm(self.parts, generator=self.generator).tolist():
+                yield self.induced(parts[i], len(parts[i]))
+            return
+        shuffled = torch.randperm(self.graph.num_nodes, generator=self.generator)
+        for seeds in shuffled.tensor_split(self.parts):
+            nodes = self._expand(seeds)
+            yield self.induced(nodes, len(seeds))
+
+    def _expand(self, seeds: Tensor) -> Tensor:
+        """Seeds followed by the nodes drawn around them."""
+        known, frontier = seeds, seeds
+        for _ in range(self.hops):
+            start, degree = self.pointers[frontier], self.pointers[frontier + 1] - self.pointers[frontier]
+            linked = degree > 0
+            uniform = torch.rand(int(linked.sum()), self.fanout, generator=self.generator, dtype=torch.float64)
+            drawn = start[linked, None] + (uniform * degree[linked, None]).long()
+            found = self.targets[drawn].unique()
+            self.local[known] = 0
+            frontier = found[self.local[found] < 0]
+            self.local[known] = -1
+            known = torch.cat([known, frontier])
+        return known
+
+    def induced(self, nodes: Tensor, seeds: int) -> Batch:
+        """The graph on ``nodes``: the edges among them, their features and labels."""
+        self.local[nodes] = torch.arange(len(nodes))
+        start, length = self.pointers[nodes], self.pointers[nodes + 1] - self.pointers[nodes]
+        ends = length.cumsum(0)
+        index = torch.arange(int(ends[-1])) + torch.repeat_interleave(start - (ends - length), length)
+        source = torch.repeat_interleave(torch.arange(len(nodes)), length)
+        target = self.local[self.targets[index]]
+        self.local[nodes] = -1
+        inside = target >= 0
+        edges = torch.stack([source[inside], target[inside]])
+        x = take_rows(self.graph.x, nodes) if self.graph.is_sparse else self.graph.x[nodes]
+        y = None if self.graph.y is None else self.graph.y[nodes]
+        return Batch(Graph(self.graph.name, edges, x, y), nodes, seeds)

@@ -1,0 +1,286 @@
+"""The training loop (SPEC 1.4) with its label-free watch: churn of the clusters and effective rank of z, every epoch.
+
+One epoch: z = unit rows of Pred(Enc(X)); cluster z; loss of the index on (z, labels); AdamW. Labels are constants, the gradient
+flows through z and the centroids. The encoder "of epoch t" has made t steps; epoch 0 is the untrained one.
+"""
+
+import functools
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carlg.checkpoint import copy_state
+from carlg.clustering import make_clusterer
+from carlg.config import Config
+from carlg.encoder import Encoder, Predictor
+from carlg.graph import Graph
+from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
+from carlg.probe import Probe
+from carlg.propagation import Inputs
+
+
+# Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
+_REFERENCE_SIZE = 0.04
+# Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.
+_CEILING = 0.95
+
+
+class CollapseWarning(UserWarning):
+    """The embedding lost its dimensions or its clusters; the last sound encoder is kept."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is logged of an epoch."""
+
+    epoch: int
+    loss: float
+    index: float
+    churn: float
+    rank: float
+    clusters: int
+    lr: float
+    seconds: float
+
+
+def default_clusters(nodes: int) -> int:
+    """sqrt(n)/2, at least 2 and fewer than the nodes."""
+    return max(2, min(round(math.sqrt(nodes) / 2), nodes - 1))
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Constant, or linear warm-up lr * t / warmup and then cosine to zero; t = 0 moves no weight but fills Adam's moments."""
+    if config.schedule == "constant":
+        return config.lr
+    if step < config.warmup:
+        return config.lr * step / config.warmup
+    span = max(1, config.epochs - config.warmup)
+    return config.lr * (1 + math.cos(math.pi * min(1.0, (step - config.warmup) / span))) / 2
+
+
+def build_models(config: Config, features: int) -> tuple[Encoder, Predictor]:
+    """Encoder and predictor as the seed makes them; the untrained encoder can be made again at any time."""
+    generator = torch.Generator().manual_seed(config.seed)
+    encoder = Encoder(features, config.layers, config.norm, generator)
+    return encoder, Predictor(config.layers[-1], config.predictor, generator)
+
+
+def parameter_groups(parameters: list[Tensor], relative: bool) -> list[dict[str, Any]]:
+    """One group a matrix, whose rate is scaled with its initial size: Adam moves every entry by about the rate, whatever the matrix."""
+    if not relative:
+        return [{"params": parameters, "scale": 1.0}]
+    matrices = [p for p in parameters if p.dim() == 2]
+    groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt()) / _REFERENCE_SIZE} for p in matrices]
+    return [*groups, {"params": [p for p in parameters if p.dim() != 2], "scale": 1.0}]
+
+
+def resolve_device(name: str) -> torch.device:
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Trainer:
+    """Trains on one graph. ``state``/``load_state`` hold everything that the next epoch depends on."""
+
+    def __init__(self, graph: Graph, config: Config) -> None:
+        self.graph, self.config = graph, config
+        self.device = resolve_device(config.device)
+        self.edge_index = graph.edge_index.to(self.device)
+        self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)
+        self.encoder, self.predictor = (
+            module.to(self.device) for module in build_models(config, graph.num_features)
+        )
+        self.parameters = [*self.encoder.parameters(), *self.predictor.parameters()]
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(self.parameters, config.relative_lr),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self.generator = torch.Generator().manual_seed(config.seed + 1)
+        self.clusterer = make_clusterer(config, self.clusters, self.generator, self.edge_index)
+        self.epoch = 0
+        self.labels: Tensor | None = None
+        self.history: list[Epoch] = []
+        self.kept: dict[str, Tensor] = copy_state(self.encoder)
+        self.best_epoch = 0
+        self.best_score = -math.inf
+        self.judged = False
+        self.first_rank = 0.0
+        self.finished = ""
+        self.warnings: list[str] = []
+
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """The whole graph as the encoder reads it."""
+        return Inputs(self.graph, self.device)
+
+    @functools.cached_property
+    def probe(self) -> Probe | None:
+        """The label-free judge of :mod:`carlg.probe`, where labels do not select and there are edges to judge by."""
+        if self.config.select != "label-free" or self.graph.num_edges == 0:
+            return None
+        return Probe(self.inputs.adjacency)
+
+    def run(
+        self,
+        on_epoch: Callable[["Trainer", Epoch], None] | None = None,
+        validate: Callable[[Tensor], float] | None = None,
+    ) -> Encoder:
+        """Train to the end; the kept encoder, in place. ``validate`` scores embeddings where labels select."""
+        while not self.finished:
+            record = self.train_epoch(validate)
+            self.history.append(record)
+            if on_epoch is not None:
+                on_epoch(self, record)
+        self.encoder.load_state_dict(self.kept)
+        return self.encoder
+
+    def train_epoch(self, validate: Callable[[Tensor], float] | None = None) -> Epoch:
+        config = self.config
+        start = time.perf_counter()
+        lr = learning_rate(config, self.epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group["scale"]
+        self.encoder.train()
+        h = self.encoder(self.inputs)
+        z = self.predictor(h, config.normalize)
+        if not math.isfinite(float(z.detach().sum())):
+            return self._diverged(lr, time.perf_counter() - start)
+        labels = self.clusterer(z.detach())
+        churn = self._churn(labels)
+        rank = effective_rank(z)
+        index = loss = math.nan
+        if is_degenerate(labels):
+            self._warn("one cluster is left: the step is skipped and the centroids are seeded anew")
+            self.clusterer.reset()
+        elif not self._should_stop(h, churn, rank):
+            value = cluster_index(config.variant, z, labels, self.clusters, self.edge_index)
+            cost = index_loss(config, value, z)
+            index, loss = float(value.detach()), float(cost.detach())
+            if math.isfinite(loss):
+                self.optimizer.zero_grad(set_to_none=True)
+                cost.backward()
+                self.optimizer.step()
+            else:
+                self._collapse(f"the loss is {loss}")
+        if self.history and math.isnan(index):
+            index, loss = self.history[-1].index, self.history[-1].loss
+        seconds = time.perf_counter() - start
+        self.labels = labels
+        present = int(torch.bincount(labels[labels >= 0], minlength=1).count_nonzero())
+        self.epoch += 1
+        self._after_epoch(validate)
+        return Epoch(self.epoch, loss, index, churn, rank, present, lr, seconds)
+
+    def _diverged(self, lr: float, seconds: float) -> Epoch:
+        self._collapse("z is not finite")
+        self.epoch += 1
+        return Epoch(self.epoch, math.nan, math.nan, 1.0, 1.0, 0, lr, seconds)
+
+    def _after_epoch(self, validate: Callable[[Tensor], float] | None) -> None:
+        if validate is not None:
+            self._select(validate)
+        if self.epoch >= self.config.epochs and not self.finished:
+            self.finished = f"all {self.config.epochs} epochs"
+            if validate is None:
+                self._consider(self.encoder.embed(self.inputs) if self.judged else None)
+
+    def _churn(self, labels: Tensor) -> float:
+        """Share of the points whose cluster changed since the last epoch; 1 in the first."""
+        if self.labels is None:
+            return 1.0
+        return float((labels != self.labels).float().mean())
+
+    def _should_stop(self, h: Tensor | None, churn: float, rank: float) -> bool:
+        """The label-free rule, on the encoder before this epoch's step: settled clusters end the run, a collapse does too."""
+        if self.epoch == 0:
+            self.first_rank = rank
+        if self.config.select != "label-free":
+            return False
+        if rank < min(2.0, 0.5 * self.first_rank) or (self.epoch > 3 and churn > 0.7):
+            self._collapse(f"effective rank {rank:.1f} (it was {self.first_rank:.1f}), churn {churn:.2f}")
+            return True
+        self._consider(h)
+        if self.epoch > self.config.warmup and churn < self.config.stop_churn:
+            self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster"
+            return True
+        return False
+
+    def _consider(self, h: Tensor | None) -> None:
+        """Keep this encoder: always, or where the embedding was near the ceiling of the probe from the start, only if it scores higher."""
+        if self.epoch == 0 and self.probe is not None and h is not None:
+            self.best_score = self.probe.score(h)
+            self.judged = self.best_score >= _CEILING
+        elif self.judged and self.probe is not None and h is not None:
+            if self.epoch % 2 and self.epoch < self.config.epochs:
+                return
+            score = self.probe.score(h)
+            if score <= self.best_score:
+                return
+            self.best_score = score
+        self._keep(self.epoch)
+
+    def _keep(self, epoch: int) -> None:
+        copy_state(self.encoder, self.kept)
+        self.best_epoch = epoch
+
+    def _collapse(self, why: str) -> None:
+        self.finished = f"collapse: {why}"
+        self._warn(f"collapse in epoch {self.epoch + 1}: {why}; the encoder of epoch {self.best_epoch} is kept")
+
+    def _warn(self, message: str) -> None:
+        self.warnings.append(f"epoch {self.epoch + 1}: {message}")
+        warnings.warn(message, CollapseWarning, stacklevel=3)
+
+    def _select(self, validate: Callable[[Tensor], float]) -> None:
+        score = validate(self.encoder.embed(self.inputs))
+        if score > self.best_score:
+            self.best_score = score
+            self._keep(self.epoch)
+        elif self.epoch - self.best_epoch >= self.config.patience and not self.finished:
+            self.finished = f"no better validation accuracy in {self.config.patience} epochs"
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "encoder": self.encoder.state_dict(),
+            "predictor": self.predictor.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "clusterer": self.clusterer.state(),
+            "labels": self.labels,
+            "kept": self.kept,
+            "best_epoch": self.best_epoch,
+            "best_score": self.best_score,
+            "judged": self.judged,
+            "first_rank": self.first_rank,
+            "finished": self.finished,
+            "warnings": list(self.warnings),
+            "history": [vars(record).copy() for record in self.history],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.encoder.load_state_dict(state["encoder"])
+        self.predictor.load_state_dict(state["predictor"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        carried = state["clusterer"]
+        self.clusterer.load(None if carried is None else carried.to(self.device))
+        self.labels = None if state["labels"] is None else state["labels"].to(self.device)
+        self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
+        self.history = [Epoch(**record) for record in state["history"]]
+        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "judged"):
+            setattr(self, name, state[name])
+        self.warnings = list(state["warnings"])
+
+    def embed(self, encoder: Encoder) -> Tensor:
+        """Embeddings of the whole graph."""
+        return encoder.embed(self.inputs)

@@ -1,0 +1,60 @@
+"""Settings: published files, precedence, messages."""
+
+import pytest
+from carlg.config import CONFIGS, Config, ConfigError, published, recipe
+
+
+def test_fifteen_published_settings():
+    assert len(list(CONFIGS.glob("*.toml"))) == 15
+    photos = recipe("published", variant="sim", dataset="amazon-photos")
+    assert (photos.clusters, photos.lr, photos.seed) == (31, 0.007873976088691479, 1088482595)
+    assert (photos.clustering, photos.cluster_batch, photos.select) == ("minibatch", 6628, "validation")
+    assert recipe("published", variant="vrc", dataset="wiki-cs").target is None
+    assert published("sim", "amazon-computers")["patience"] == 5
+    with pytest.raises(ConfigError, match="no published settings"):
+        recipe("published", variant="sim", dataset="cora")
+
+
+def test_precedence_and_round_trip(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('variant = "vrc"\nlr = 0.5\nlayers = [8, 4]\ntarget = "none"\n')
+    config = recipe(str(path), lr="0.25", epochs="7")
+    assert (config.variant, config.lr, config.epochs, config.layers, config.target) == ("vrc", 0.25, 7, (8, 4), None)
+    path.write_text(config.to_toml())
+    assert recipe(str(path)) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": -1}, "epochs must be at least 1"),
+        ({"epochs": "x"}, "epochs must be int"),
+        ({"epochs": 2.5}, "epochs must be int"),
+        ({"variant": "x"}, "variant must be one of"),
+        ({"lr": float("nan")}, "lr must be at least 0"),
+        ({"layers": "512,x"}, "layers must be widths"),
+        ({"layers": "0"}, "layers must be positive"),
+        ({"target": "high"}, "target must be float"),
+        ({"normalize": "maybe"}, "normalize must be true or false"),
+        ({"colour": 1}, "unknown setting 'colour'"),
+    ],
+)
+def test_messages_name_the_setting(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe(**settings)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        recipe(str(tmp_path / "absent.toml"))
+    (tmp_path / "bad.toml").write_text("epochs = = 3")
+    with pytest.raises(ConfigError, match="bad.toml"):
+        recipe(str(tmp_path / "bad.toml"))
+    (tmp_path / "typo.toml").write_text("epoch = 3")
+    with pytest.raises(ConfigError, match="unknown setting 'epoch'"):
+        recipe(str(tmp_path / "typo.toml"))
+
+
+def test_checks_hold_for_direct_use():
+    with pytest.raises(ConfigError, match="seed must be int"):
+        Config(seed=True)

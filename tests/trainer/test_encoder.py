@@ -1,0 +1,146 @@
+"""The encoder against torch_geometric's modules, values and gradients; authors' parameter names."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from carlg import synthetic
+from carlg.encoder import Encoder, Predictor, from_published, to_published
+from carlg.functions import graph_norm_prelu, prelu, unit_rows
+from carlg.graph import csr_tensor
+from carlg.propagation import Inputs, multiply
+
+pyg = pytest.importorskip("torch_geometric.nn")
+
+
+def _randomize(encoder, generator):
+    with torch.no_grad():
+        for layer in encoder.layers:
+            layer.bias.normal_(0, 0.3, generator=generator)
+            layer.gain.normal_(1, 0.2, generator=generator)
+            layer.shift.normal_(generator=generator)
+
+
+def _usual(encoder, x, edge_index):
+    """The same network out of torch_geometric's modules; its output and parameters."""
+    modules = []
+    h = x
+    sizes = [encoder.features, *encoder.widths]
+    for layer, (i, o) in zip(encoder.layers, zip(sizes, sizes[1:], strict=False), strict=True):
+        conv, norm, act = pyg.GCNConv(i, o), pyg.LayerNorm(o), torch.nn.PReLU()
+        with torch.no_grad():
+            conv.lin.weight.copy_(layer.weight.t())
+            conv.bias.copy_(layer.bias)
+            norm.weight.copy_(layer.gain)
+            norm.bias.copy_(layer.shift)
+        h = act(norm(conv(h, edge_index)))
+        modules.append((conv, norm, act))
+    return h, modules
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_layers_equal_torch_geometric(sparse):
+    generator = torch.Generator().manual_seed(3)
+    graph = synthetic.block_model(203, features=37, seed=1)
+    x = graph.x
+    if sparse:
+        x = x * (torch.rand(x.shape, generator=generator) < 0.1)
+        graph = replace(graph, x=csr_tensor(x.numpy()))
+    encoder = Encoder(37, (48, 19), generator=generator)
+    _randomize(encoder, generator)
+    expected, modules = _usual(encoder, x, graph.edge_index)
+    got = encoder(Inputs(graph))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    upstream = torch.randn(expected.shape, generator=generator)
+    (expected * upstream).sum().backward()
+    (got * upstream).sum().backward()
+    for layer, (conv, norm, act) in zip(encoder.layers, modules, strict=True):
+        pairs = (
+            (layer.weight, conv.lin.weight.grad.t()),
+            (layer.bias, conv.bias.grad),
+            (layer.gain, norm.weight.grad),
+            (layer.shift, norm.bias.grad),
+            (layer.slope, act.weight.grad),
+        )
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine.grad, theirs, rtol=1e-4, atol=1e-4 * float(theirs.norm()))
+
+
+@pytest.mark.parametrize("slope", [0.25, -0.1, 1.5])
+def test_graph_norm_gradient(slope):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(13, 5), (5,), (5,), (5,)]
+    inputs = [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
+    inputs.append(torch.full((1,), slope, dtype=torch.float64, requires_grad=True))
+    assert torch.autograd.gradcheck(graph_norm_prelu, inputs)
+
+
+def test_graph_norm_keeps_digits_far_from_zero():
+    x = 100 + torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * 1e-2
+    ones, zeros = torch.ones(8), torch.zeros(8)
+    got = graph_norm_prelu(x.clone(), zeros, ones, zeros, torch.tensor([0.25]))
+    wide = x.double()
+    expected = torch.nn.functional.prelu(
+        (wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64)
+    )
+    torch.testing.assert_close(got.double(), expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("slope", [0.25, -0.1])
+def test_prelu_and_unit_rows_gradients(slope):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(7, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    a = torch.full((1,), slope, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda u, v: prelu(u * 1.0, v), (x, a))
+    assert torch.autograd.gradcheck(unit_rows, (x,))
+
+
+def test_unit_rows_of_zero():
+    q = torch.zeros(2, 3, requires_grad=True)
+    z = unit_rows(q)
+    z.sum().backward()
+    assert not z.any() and not q.grad.any()
+
+
+def test_multiply_by_column_blocks(monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    dense = torch.randn(60, 300, generator=generator)
+    mask = torch.rand(90, 60, generator=generator) < 0.9
+    matrix = torch.randn(90, 60, generator=generator) * mask
+    monkeypatch.setattr("carlg.propagation._CACHE_BYTES", 1000)
+    got = multiply(csr_tensor(matrix.numpy()), dense)
+    torch.testing.assert_close(got, matrix @ dense, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_published_names_round_trip(norm):
+    encoder = Encoder(11, (6, 4), norm, torch.Generator().manual_seed(0))
+    state = to_published(encoder)
+    if norm == "layer":
+        assert set(state) == {
+            f"model.module_{i}.{name}"
+            for i, name in [
+                (0, "bias"), (0, "lin.weight"), (1, "weight"), (1, "bias"), (2, "weight"),
+                (3, "bias"), (3, "lin.weight"), (4, "weight"), (4, "bias"), (5, "weight"),
+            ]
+        }  # fmt: skip
+    again = from_published({"model": state})
+    for a, b in zip(encoder.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_predictor_without_hidden_layer():
+    h = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Predictor(3, 0)(h), torch.nn.functional.normalize(h))
+    assert Predictor(3, 0)(h, normalize=False) is h
+
+
+def test_batch_norm_differs_between_modes():
+    graph = synthetic.block_model(50, features=8)
+    encoder = Encoder(8, (6,), "batch", torch.Generator().manual_seed(0))
+    inputs = Inputs(graph)
+    trained = encoder(inputs).detach()
+    evaluated = encoder.embed(inputs)
+    assert encoder.training
+    # Momentum 0.99: the running statistics are almost those of the batch.
+    torch.testing.assert_close(trained, evaluated, rtol=0.05, atol=0.1)

@@ -1,0 +1,179 @@
+"""The loop: losses fall, seeds fix the bits, collapse is caught, mini-batches agree with the full batch."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from carlg import synthetic
+from carlg.clustering import hop_distances
+from carlg.config import recipe
+from carlg.estimator import CARLG
+from carlg.losses import effective_rank, is_degenerate, participation
+from carlg.minibatch import BatchTrainer
+from carlg.sampling import Sampler
+from carlg.trainer import CollapseWarning, Trainer, learning_rate
+
+SMALL = {"layers": (24, 12), "predictor": 16}
+
+
+def _config(**settings):
+    return recipe(**{**SMALL, "epochs": 8, "select": "last", **settings})
+
+
+@pytest.mark.parametrize("variant", ["sim", "sil", "vrc", "mean", "margin"])
+def test_index_improves(tiny, variant):
+    trainer = Trainer(tiny, _config(variant=variant, lr=2e-3, epochs=15))
+    trainer.run()
+    first, last = trainer.history[1], trainer.history[-1]
+    assert last.loss < first.loss
+    assert all(math.isfinite(record.loss) for record in trainer.history)
+
+
+@pytest.mark.parametrize("clustering", ["kmeans", "minibatch", "kmedoids"])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_seed_fixes_every_bit(tiny, clustering, norm):
+    config = _config(clustering=clustering, norm=norm, epochs=3, cluster_batch=64)
+    runs = [Trainer(tiny, config) for _ in range(2)]
+    embeddings = [trainer.embed(trainer.run()) for trainer in runs]
+    assert torch.equal(*embeddings)
+    other = Trainer(tiny, config.replace(seed=1))
+    assert not torch.equal(embeddings[0], other.embed(other.run()))
+
+
+def test_graph_augmented_medoids(tiny):
+    trainer = Trainer(tiny, _config(clustering="kmedoids", graph_weight=0.5, epochs=2))
+    trainer.run()
+    assert trainer.history[-1].clusters > 1
+
+
+def test_hops_on_a_path_with_an_island():
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    hops = hop_distances(edges, 4)
+    assert hops[0].tolist() == [0, 1, 2, 3] and hops[3].tolist() == [3, 3, 3, 0]
+
+
+def test_schedules():
+    cosine = recipe(lr=1.0, epochs=45, warmup=25)
+    assert [learning_rate(cosine, t) for t in (0, 5, 25)] == [0, 0.2, 1]
+    assert learning_rate(cosine, 35) == pytest.approx(0.5)
+    assert learning_rate(cosine, 45) == pytest.approx(0)
+    assert learning_rate(recipe(lr=0.1, schedule="constant"), 17) == 0.1
+
+
+def test_state_continues_to_the_same_bits(tiny):
+    config = _config(clustering="minibatch", cluster_batch=64)
+    whole = Trainer(tiny, config)
+    whole.run()
+    half = Trainer(tiny, config)
+    for _ in range(3):
+        half.history.append(half.train_epoch())
+    resumed = Trainer(tiny, config)
+    resumed.load_state(half.state())
+    resumed.run()
+    assert torch.equal(whole.embed(whole.encoder), resumed.embed(resumed.encoder))
+    assert torch.equal(whole.labels, resumed.labels)
+    steps = [[dataclasses.replace(r, seconds=0) for r in t.history] for t in (whole, resumed)]
+    assert steps[0] == steps[1]
+
+
+def test_churn_stops_a_settled_run(tiny):
+    trainer = Trainer(tiny, recipe(**SMALL, epochs=60, stop_churn=0.05, lr=1e-5))
+    trainer.run()
+    assert trainer.epoch < 60 and "changed cluster" in trainer.finished
+    assert trainer.history[-1].churn < 0.05
+
+
+def test_collapse_is_named_and_the_last_sound_encoder_kept(tiny):
+    trainer = Trainer(tiny, recipe(**SMALL, variant="vrc", lr=0.3, epochs=60, schedule="constant", stop_churn=0.0, target="none"))
+    with pytest.warns(CollapseWarning, match="collapse"):
+        trainer.run()
+    assert "collapse" in trainer.finished and trainer.best_epoch < trainer.epoch
+    assert bool(trainer.embed(trainer.encoder).isfinite().all())
+
+
+def test_one_cluster_left_is_skipped_not_raised(tiny):
+    trainer = Trainer(tiny, _config(epochs=3))
+    trainer.clusterer.__class__ = type("Stuck", (type(trainer.clusterer),), {"__call__": lambda self, z: z.new_zeros(z.shape[0]).long()})
+    with pytest.warns(CollapseWarning, match="one cluster is left"):
+        trainer.run()
+    assert trainer.epoch == 3
+
+
+def test_graph_without_edges_and_constant_features():
+    graph = synthetic.block_model(40, features=5)
+    lonely = dataclasses.replace(graph, edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    Trainer(lonely, _config(epochs=2)).run()
+    constant = dataclasses.replace(graph, x=torch.ones(40, 5), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    trainer = Trainer(constant, _config(epochs=2))
+    with pytest.warns(CollapseWarning):
+        trainer.run()
+    assert bool(trainer.embed(trainer.encoder).isfinite().all())
+
+
+def test_rank_and_participation():
+    generator = torch.Generator().manual_seed(0)
+    round_ = torch.randn(4000, 8, generator=generator)
+    assert effective_rank(round_) == pytest.approx(8, rel=0.02)
+    line = torch.randn(100, 1, generator=generator) * torch.ones(8)
+    assert effective_rank(line) == pytest.approx(1, abs=1e-3)
+    assert float(participation(round_)) == pytest.approx(8, rel=0.03)
+    assert effective_rank(torch.ones(10, 3)) == 1
+    assert is_degenerate(torch.zeros(5).long()) and is_degenerate(torch.arange(5))
+
+
+def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
+    """The parts are the whole graph: the same clusters and losses, up to the order of the nodes in the sums."""
+    config = _config(epochs=4, batch_nodes=tiny.num_nodes)
+    full, batched = Trainer(tiny, config), BatchTrainer(tiny, config)
+    batched.sampler.order = torch.arange(tiny.num_nodes)
+    first = torch.Generator().manual_seed(config.seed + 1)
+    torch.randperm(1, generator=first)
+    full.generator.set_state(first.get_state())
+    full.history.append(full.train_epoch())
+    batched.history.append(batched.train_epoch())
+    assert batched.history[0].index == pytest.approx(full.history[0].index, rel=1e-4)
+    assert torch.equal(full.labels, batched.labels)
+
+
+@pytest.mark.parametrize("sampler", ["cluster", "neighbor"])
+def test_batches_cover_the_graph_and_train(tiny, sampler):
+    config = _config(batch_nodes=50, sampler=sampler, fanout=5, epochs=5, lr=2e-3)
+    trainer = BatchTrainer(tiny, config)
+    batches = list(trainer.sampler)
+    seeds = torch.cat([batch.nodes[: batch.seeds] for batch in batches])
+    assert torch.equal(seeds.sort().values, torch.arange(tiny.num_nodes))
+    for batch in batches:
+        source, target = batch.nodes[batch.graph.edge_index]
+        known = set(zip(*tiny.edge_index.tolist(), strict=True))
+        assert set(zip(source.tolist(), target.tolist(), strict=True)) <= known
+        assert torch.equal(batch.graph.x, tiny.x[batch.nodes])
+    trainer.run()
+    assert trainer.history[-1].index > trainer.history[0].index
+
+
+def test_induced_graph_holds_all_inner_edges(tiny):
+    sampler = Sampler(tiny, 50, "cluster", 5, 2, torch.Generator().manual_seed(0))
+    nodes = torch.arange(0, 160, 2)
+    inner = ((tiny.edge_index % 2) == 0).all(0).sum()
+    assert sampler.induced(nodes, 80).graph.num_edges == int(inner)
+
+
+def test_estimator_on_torch_geometric_data(tiny):
+    pyg = pytest.importorskip("torch_geometric.data")
+    content = pyg.Data(x=tiny.x, edge_index=tiny.edge_index)
+    model = CARLG(epochs=3, **SMALL)
+    z = model.fit(content).transform(content)
+    assert z.shape == (160, 12) and model.labels_.shape == (160,)
+    assert torch.equal(z, CARLG(epochs=3, **SMALL).fit_transform(content))
+    assert model.get_params()["epochs"] == 3 and model.set_params(epochs=2).config.epochs == 2
+
+
+def test_divergence_is_a_collapse_not_a_crash(tiny):
+    trainer = Trainer(tiny, recipe(**SMALL, epochs=10, schedule="constant", stop_churn=0.0))
+    trainer.history.append(trainer.train_epoch())
+    with torch.no_grad():
+        trainer.encoder.layers[1].weight[0, 0] = float("nan")
+    with pytest.warns(CollapseWarning, match="not finite"):
+        trainer.run()
+    assert trainer.epoch == 2 and bool(trainer.embed(trainer.encoder).isfinite().all())
