@@ -13,6 +13,7 @@ from carlg_kernels.reference.kmeans_plus_plus import draw
 _ROUNDS = 5
 _OVERSAMPLING = 2
 _SEARCHES = 2
+_WORTH = 0.2
 _STEP_FLOPS = 2e10
 
 
@@ -50,7 +51,7 @@ def _local_search(z: Tensor, rows: Tensor, weights: Tensor | None, generator: to
     """Swaps of starting centroids for points drawn as k-means++ draws them, where a swap lowers the inertia.
 
     Greedy seeding leaves some clusters with two centroids and others with none; a swap repairs both for the price of one column of
-    distances. (Lattanzi & Sohler, "A better k-means++ algorithm via local search", 2019.)
+    distances. Swaps that gain less than a fifth of a cluster's share of the inertia are left to Lloyd's iterations. (Lattanzi & Sohler, "A better k-means++ algorithm via local search", 2019.)
     """
     c = rows.numel()
     first, near, second, far = ops.assign.assign(z, z[rows].to(compute_dtype(z.dtype)))
@@ -58,7 +59,7 @@ def _local_search(z: Tensor, rows: Tensor, weights: Tensor | None, generator: to
     for u in uniform(generator, _SEARCHES, c):
         mass = distances[0] if weights is None else distances[0] * weights
         candidates = draw(mass, u.to(z.device))
-        ops.kmedoids.kmedoids(z, weights, candidates, rows, nearest, distances, squared=True)
+        ops.kmedoids.kmedoids(z, weights, candidates, rows, nearest, distances, squared=True, tolerance=_WORTH / c)
     return rows
 
 

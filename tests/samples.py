@@ -91,9 +91,9 @@ def _clustering_samples(z, leaf, centroids, weights, labels) -> dict[str, list[t
         "hop_distance": [(torch.randint(9, (2, 14)), 9)],
         "kmeans_plus_plus": [(z, w, origin, uniforms, closest) for w in (None, weights)],
         "kmedoids": [
-            (z, weights, everyone, medoids, nearest, far, False, False),
-            (z, None, everyone, medoids, nearest, far.square(), False, True),
-            (table, None, everyone, medoids, nearest, far, True, False),
+            (z, weights, everyone, medoids, nearest, far, False, False, 0.0),
+            (z, None, everyone, medoids, nearest, far.square(), False, True, 0.01),
+            (table, None, everyone, medoids, nearest, far, True, False, 0.0),
         ],
         "lloyd": [(z, w, centroids, centroids, origin, unknown, bounds) for w in (None, weights)],
         "own_distance": [(z, centroids, labels)],

@@ -53,7 +53,7 @@ def test_kernel_takes_the_swaps_of_the_reference(precomputed, squared, weighted,
     for function in (torch.ops.carlg_kernels.kmedoids, reference.kmedoids.kmedoids):
         medoids = torch.arange(c)
         nearest, distances = two_nearest_medoids(shown[:, medoids])
-        counted = function(data, weights, candidates, medoids, nearest, distances, precomputed, squared)
+        counted = function(data, weights, candidates, medoids, nearest, distances, precomputed, squared, 0.0)
         results.append((medoids, nearest, distances, counted))
         assert_close("state", shown[:, medoids].min(1).values, distances[0], 1e-10)
     assert all(torch.equal(a, b) for a, b in zip(results[0][:2], results[1][:2], strict=True))

@@ -7,7 +7,8 @@ With d1, d2 the distances of a point to its nearest and second-nearest medoid (n
 so one pass over the column of x gives it for every m. ``candidates`` (row numbers) are tried in order. ``medoids``, ``nearest`` (n1 and n2,
 positions in ``medoids``) and ``distances`` (d1 and d2) are updated in place; returned are the number of swaps and the position among the
 candidates of the last one swapped in (-1: none). ``data`` is a distance matrix (``precomputed``; row x holds the distances to x) or points
-with Euclidean distances, squared or not, which are computed in tiles and never stored.
+with Euclidean distances, squared or not, which are computed in tiles and never stored. A swap must gain more than ``tolerance`` times the
+loss, and more than rounding.
 """
 
 import torch
@@ -26,6 +27,7 @@ def _fake(
     distances: Tensor,
     precomputed: bool,
     squared: bool,
+    tolerance: float,
 ) -> Tensor:
     return data.new_empty(2, dtype=torch.int64)
 
@@ -33,7 +35,7 @@ def _fake(
 register(
     "kmedoids",
     "(Tensor data, Tensor? weights, Tensor candidates, Tensor(a!) medoids, Tensor(b!) nearest, Tensor(c!) distances,"
-    " bool precomputed, bool squared) -> Tensor",
+    " bool precomputed, bool squared, float tolerance) -> Tensor",
     reference=reference.kmedoids,
     fake=_fake,
     triton=False,
@@ -49,7 +51,8 @@ def kmedoids(
     distances: Tensor,
     precomputed: bool = False,
     squared: bool = False,
+    tolerance: float = 0.0,
 ) -> tuple[int, int]:
     """The number of swaps and the position of the last candidate swapped in."""
-    swaps, last = torch.ops.carlg_kernels.kmedoids(data, weights, candidates, medoids, nearest, distances, precomputed, squared).tolist()
+    swaps, last = torch.ops.carlg_kernels.kmedoids(data, weights, candidates, medoids, nearest, distances, precomputed, squared, tolerance).tolist()
     return swaps, last

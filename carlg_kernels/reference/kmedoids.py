@@ -7,7 +7,7 @@ from carlg_kernels.reference.common import points
 from carlg_kernels.reference.kmeans_plus_plus import squared_distances
 
 _BLOCK_ELEMENTS = 1 << 22
-_TOLERANCE = 8
+_ROUNDING = 8
 
 
 def distance_columns(data: Tensor, index: Tensor, precomputed: bool, squared: bool = False) -> Tensor:
@@ -44,6 +44,7 @@ def kmedoids(
     distances: Tensor,
     precomputed: bool,
     squared: bool,
+    tolerance: float,
 ) -> Tensor:
     c, n = medoids.shape[0], data.shape[0]
     w = torch.ones_like(distances[0]) if weights is None else weights.to(distances.dtype)
@@ -53,8 +54,8 @@ def kmedoids(
         index = candidates[position : position + block]
         columns = distance_columns(data, index, precomputed, squared)
         change, leaving = swap_changes(columns, w, nearest, distances, c).min(0)
-        noise = _TOLERANCE * torch.finfo(columns.dtype).eps * (w @ distances[0])
-        better = ((change < -noise) & ~torch.isin(index, medoids)).nonzero()
+        least = max(tolerance, _ROUNDING * torch.finfo(columns.dtype).eps) * (w @ distances[0])
+        better = ((change < -least) & ~torch.isin(index, medoids)).nonzero()
         if better.numel() == 0:
             position += block
             continue

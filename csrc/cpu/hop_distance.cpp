@@ -81,8 +81,8 @@ Tensor hop_distance(const Tensor& edge_index, int64_t num_nodes) {
   const int64_t* ends = pointer<int64_t>(edges);
   std::vector<int64_t> offsets(num_nodes + 1, 0);
   for (int64_t e = 0; e < 2 * count; ++e) {
-    CK_CHECK(ends[e] >= 0 && ends[e] < num_nodes, "edge_index must lie in [0, ", num_nodes, "), got ",
-             ends[e]);
+    CK_CHECK(ends[e] >= 0 && ends[e] < num_nodes, "edge_index must lie in [0, ", num_nodes,
+             "), got ", ends[e]);
     ++offsets[ends[e] + 1];
   }
   for (int64_t v = 0; v < num_nodes; ++v) offsets[v + 1] += offsets[v];

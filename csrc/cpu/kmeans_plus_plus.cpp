@@ -188,7 +188,8 @@ Tensor kmeans_plus_plus(const Tensor& z, std::optional<Tensor> weights, const Te
   const ScalarType real = compute_type(z);
   CK_CHECK(n >= 1, "z must have at least one row");
   check_vector(origin, z.size(1), real, "origin");
-  CK_CHECK(uniforms.dim() == 2 && uniforms.size(1) >= 1, "uniforms must be of shape (steps, trials)");
+  CK_CHECK(uniforms.dim() == 2 && uniforms.size(1) >= 1,
+           "uniforms must be of shape (steps, trials)");
   CK_CHECK(uniforms.scalar_type() == ScalarType::Double, "uniforms must be float64");
   check_vector(closest, n, real, "closest");
   CK_CHECK(closest.is_contiguous(), "closest must be contiguous");

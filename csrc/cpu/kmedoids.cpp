@@ -14,6 +14,7 @@ struct Medoids {
   const int64_t* candidates;
   int64_t count, c;
   bool precomputed, squared;
+  double tolerance;  // least gain of a swap, as a share of the loss
   int64_t* medoids;  // IN/OUT [c]
   int64_t* nearest;  // IN/OUT [2, n] positions in medoids
   void* distances;   // IN/OUT [2, n]
@@ -40,6 +41,7 @@ class Swaps {
         n_(view.rows),
         d_(view.columns),
         c_(args.c),
+        tolerance_(std::max(args.tolerance, 8.0 * std::numeric_limits<C>::epsilon())),
         chunk_rows_(ceil_div(ceil_div(n_, kBlockRows), kChunks) * kBlockRows),
         weights_(static_cast<const C*>(args.weights)),
         near_(static_cast<C*>(args.distances)),
@@ -73,8 +75,6 @@ class Swaps {
   }
 
  private:
-  static constexpr double kTolerance = 8 * std::numeric_limits<C>::epsilon();
-
   double weight(int64_t i) const { return weights_ == nullptr ? 1.0 : weights_[i]; }
 
   // Distances are expanded around the mean of the medoids.
@@ -115,7 +115,8 @@ class Swaps {
       for (int64_t t = 0; t < width; ++t) {
         rows[t] = data_.row(candidates[t], scratch.get() + t * d_);
       }
-      panels = shifted_panels<C>([&](int64_t t) { return rows[t]; }, width, d_, origin_.get()).panels;
+      panels =
+          shifted_panels<C>([&](int64_t t) { return rows[t]; }, width, d_, origin_.get()).panels;
     }
     parallel(kChunks, [&](int64_t first_chunk, int64_t last_chunk) {
       Buffer<C> table(kBlockRows * kWidth), scratch(std::max(kBlockRows * d_, int64_t{1}));
@@ -129,7 +130,8 @@ class Swaps {
           } else {
             measure(panels, begin, m, table.get(), scratch.get());
           }
-          for (int64_t i = 0; i < m; ++i) correct(begin + i, table.get() + i * kWidth, width, chunk);
+          for (int64_t i = 0; i < m; ++i)
+            correct(begin + i, table.get() + i * kWidth, width, chunk);
         }
       }
     });
@@ -201,7 +203,7 @@ class Swaps {
     }
   }
 
-  // The medoid to leave for candidate t, -1 where no swap lowers the loss by more than rounding.
+  // The medoid to leave for candidate t, -1 where no swap gains enough.
   int64_t best_swap(int64_t candidate, int64_t t) {
     if (std::find(args_.medoids, args_.medoids + c_, candidate) != args_.medoids + c_) return -1;
     std::vector<double> total(removal_);
@@ -212,7 +214,7 @@ class Swaps {
       gain += sums[c_];
     }
     const int64_t best = std::min_element(total.begin(), total.end()) - total.begin();
-    return total[best] + gain < -kTolerance * loss_ ? best : -1;
+    return total[best] + gain < -tolerance_ * loss_ ? best : -1;
   }
 
   C exact(int64_t i, int64_t x, C* scratch) const {
@@ -270,7 +272,9 @@ class Swaps {
   const MatrixView view_;
   const Rows<C> data_;
   const Medoids& args_;
-  const int64_t n_, d_, c_, chunk_rows_;
+  const int64_t n_, d_, c_;
+  const double tolerance_;
+  const int64_t chunk_rows_;
   const C* weights_;
   C *near_, *far_;
   int64_t *first_, *second_;
@@ -303,12 +307,14 @@ void check_rows(const Tensor& index, int64_t low, int64_t high, const char* name
            " must be contiguous int64");
   for (int64_t i = 0; i < index.numel(); ++i) {
     const int64_t value = pointer<int64_t>(index)[i];
-    CK_CHECK(value >= low && value < high, name, " must lie in [", low, ", ", high, "), got ", value);
+    CK_CHECK(value >= low && value < high, name, " must lie in [", low, ", ", high, "), got ",
+             value);
   }
 }
 
 Tensor kmedoids(const Tensor& data, std::optional<Tensor> weights, const Tensor& candidates,
-                Tensor medoids, Tensor nearest, Tensor distances, bool precomputed, bool squared) {
+                Tensor medoids, Tensor nearest, Tensor distances, bool precomputed, bool squared,
+                double tolerance) {
   check_points(data, "data");
   const int64_t n = data.size(0), c = medoids.numel();
   CK_CHECK(!precomputed || data.size(1) == n, "data must be square where precomputed");
@@ -325,8 +331,8 @@ Tensor kmedoids(const Tensor& data, std::optional<Tensor> weights, const Tensor&
   Tensor result = new_vector(data, 2, ScalarType::Long);
   CK_KERNEL(kmedoids_swaps)
   (view(data), Medoids{w ? w->data_ptr() : nullptr, pointer<int64_t>(tried), tried.numel(), c,
-                       precomputed, squared, pointer<int64_t>(medoids), pointer<int64_t>(nearest),
-                       distances.data_ptr(), pointer<int64_t>(result)});
+                       precomputed, squared, tolerance, pointer<int64_t>(medoids),
+                       pointer<int64_t>(nearest), distances.data_ptr(), pointer<int64_t>(result)});
   return result;
 }
 

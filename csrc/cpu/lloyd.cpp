@@ -171,12 +171,10 @@ class Search {
     } else {
       for (int64_t i = begin; i < end; ++i) sort_out(i, scratch);
     }
-    batches(scratch.partial, movers, scratch, [&](int64_t i, const C*, const Nearest<C>& found) {
-      take_partial(i, found, scratch);
-    });
-    batches(scratch.full, all_, scratch, [&](int64_t i, const C* x, const Nearest<C>& found) {
-      take_full(i, x, found);
-    });
+    batches(scratch.partial, movers, scratch,
+            [&](int64_t i, const C*, const Nearest<C>& found) { take_partial(i, found, scratch); });
+    batches(scratch.full, all_, scratch,
+            [&](int64_t i, const C* x, const Nearest<C>& found) { take_full(i, x, found); });
   }
 
   // Whether a full search, with its rounding errors, must find the own centroid: everything else is farther by more than those errors.
@@ -188,7 +186,8 @@ class Search {
   void sort_out(int64_t i, Scratch& scratch) const {
     const int64_t own = labels_[i];
     C upper = static_cast<C>((bounds_.upper[i] + drift_[own]) * (1 + 2 * kEpsilon));
-    const C lower = static_cast<C>(bounds_.lower[i] - split_.rest - 2 * kEpsilon * bounds_.upper[i]);
+    const C lower =
+        static_cast<C>(bounds_.lower[i] - split_.rest - 2 * kEpsilon * bounds_.upper[i]);
     bool known = settled(upper, lower, bounds_.radius[i]);
     if (!known) {
       const C* x = z_.row(i, scratch.rows.get());
@@ -360,7 +359,8 @@ std::tuple<Tensor, Tensor, Tensor> lloyd(const Tensor& z, std::optional<Tensor> 
   check_vector(origin, d, real, "origin");
   check_vector(labels, n, ScalarType::Long, "labels");
   check_matrix(bounds, 3, n, real, "bounds");
-  CK_CHECK(labels.is_contiguous() && bounds.is_contiguous(), "labels and bounds must be contiguous");
+  CK_CHECK(labels.is_contiguous() && bounds.is_contiguous(),
+           "labels and bounds must be contiguous");
   for (int64_t i = 0; i < n; ++i) {
     const int64_t label = pointer<int64_t>(labels)[i];
     CK_CHECK(label >= -1 && label < c, "labels must lie in [-1, ", c, "), got ", label);

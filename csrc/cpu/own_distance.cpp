@@ -25,7 +25,8 @@ void own_distance_rows(const MatrixView& view, const C* centroids, const int64_t
 
 }  // namespace
 
-void own_distance_fwd(const MatrixView& z, const void* centroids, const int64_t* labels, void* out) {
+void own_distance_fwd(const MatrixView& z, const void* centroids, const int64_t* labels,
+                      void* out) {
   if (z.dtype == ScalarType::Double) {
     own_distance_rows(z, static_cast<const double*>(centroids), labels, static_cast<double*>(out));
   } else {
