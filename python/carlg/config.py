@@ -94,8 +94,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 # What differs between the variants where no label is looked at; docs/TRAINING.md has the study behind it.
 RECIPES: dict[str, dict[str, Any]] = {
     "sim": {},
-    "sil": {},
-    "vrc": {"lr": 3e-4, "target": None, "log_index": True},
+    "sil": {"lr": 5e-4},
+    "vrc": {"lr": 2e-4, "target": None, "log_index": True},
     "mean": {"target": None},
     "margin": {"target": None},
 }
