@@ -32,6 +32,11 @@ def scored_rows(error: float, failure: float) -> int:
     return math.ceil(2 * math.log(2 / failure) / error**2)
 
 
+def _distances(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
+    """All distances by a matrix product around the centre: samples are many and need no more digits."""
+    return torch.cdist(x - centre, y - centre, compute_mode="use_mm_for_euclid_dist")
+
+
 def _columns(x: Tensor, members: Tensor, mean: Tensor, size: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Sampled points of a cluster and what each counts for in the mean; all of them where the cluster is no larger than the sample."""
     n = members.shape[0]
@@ -87,7 +92,9 @@ def sampled_silhouette(
             columns, weight = _columns(x, members, means[j], size, generator)
             for block in row_blocks(len(asking), len(columns)):
                 rows = asking[block]
-                mean = pair_distances(x[points[rows]], columns) @ weight
+                drawn = len(columns) < len(members)
+                d = _distances(x[points[rows]], columns, means[j]) if drawn else pair_distances(x[points[rows]], columns)
+                mean = d @ weight
                 inside = mine[rows] == j
                 own[rows] = torch.where(inside, mean * (len(members) / max(len(members) - 1, 1)), own[rows])
                 other[rows] = torch.where(inside, other[rows], torch.minimum(other[rows], mean))

@@ -66,3 +66,45 @@ def davies_bouldin(z, labels) -> Tensor:
     apart = distances(mu, mu)
     ratio = (spread[:, None] + spread[None]) / torch.where(apart > 0, apart, 1)
     return torch.where(apart > 0, ratio, 0).max(1).values.mean()
+
+
+def pairwise(z: Tensor, metric: str = "euclidean") -> Tensor:
+    """All distances. torch's direct mode, whose gradient at zero distance is zero."""
+    if metric == "cosine":
+        norm = z.square().sum(1, keepdim=True)
+        unit = torch.where(norm > 0, z / torch.where(norm > 0, norm, 1).sqrt(), 0)
+        return (1 - unit @ unit.T) * (1 - torch.eye(len(z), dtype=z.dtype))
+    d = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+    return d.square() if metric == "sqeuclidean" else d
+
+
+def silhouette(z, labels, metric="euclidean") -> Tensor:
+    """One value a point, 0 for outliers."""
+    keep, index = labels >= 0, labels.clamp(min=0)
+    onehot = torch.nn.functional.one_hot(index, int(labels.max()) + 1).to(z.dtype) * keep[:, None]
+    size = onehot.sum(0)
+    sums = pairwise(z, metric) @ onehot
+    own = torch.nn.functional.one_hot(index, len(size)).bool()
+    a = sums[own] / (size[index] - 1).clamp(min=1)
+    b = (sums / size.clamp(min=1)).masked_fill(own | (size == 0)[None], float("inf")).min(1).values
+    return torch.where(keep & (size[index] > 1), score(a, b), 0)
+
+
+def mean_silhouette(z, labels) -> Tensor:
+    keep, index = labels >= 0, labels.clamp(min=0)
+    onehot = torch.nn.functional.one_hot(index, int(labels.max()) + 1).to(z.dtype) * keep[:, None]
+    size = onehot.sum(0)
+    sums = pairwise(z) @ onehot
+    own = torch.nn.functional.one_hot(index, len(size)).bool()
+    others = (sums / size.clamp(min=1)).masked_fill(own, 0).sum(1) / ((size > 0).sum() - 1)
+    return torch.where(keep, sums[own] / (size[index] - 1).clamp(min=1) - others, 0)
+
+
+def margin(z, edge_index) -> Tensor:
+    n = len(z)
+    joined = torch.zeros(n, n, dtype=torch.bool)
+    joined[edge_index[0], edge_index[1]] = True
+    joined &= ~torch.eye(n, dtype=torch.bool)
+    apart = ~joined & ~torch.eye(n, dtype=torch.bool)
+    d = pairwise(z)
+    return (d * joined).sum(1) / joined.sum(1).clamp(min=1) - (d * apart).sum(1) / apart.sum(1).clamp(min=1)

@@ -28,6 +28,9 @@ def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
     ratio = {k: _forward("variance_ratio", z, labels, None, 5, k)[1:] for k in ("sqeuclidean", "euclidean")}
     ratio_given = _forward("variance_ratio", z, labels, centroids, 5, "sqeuclidean")[1:]
     bouldin = _forward("davies_bouldin", z, labels, 5)[1:]
+    nearest = _forward("silhouette", z, labels, 5)[2]
+    squared = _forward("squared_silhouette", z, labels, None, 5)[2]
+    edges = torch.randint(0, 60, (2, 90))
     return {
         **_clustering_samples(z, leaf, centroids, weights, labels),
         "assign": [(z, centroids), (z, centroids[:1])],
@@ -62,6 +65,14 @@ def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
         ],
         "davies_bouldin": [(leaf, labels, 5), (leaf, labels, 0)],
         "davies_bouldin_backward": [(scalar, z, labels, *bouldin)],
+        "silhouette": [(leaf, labels, 5), (leaf, labels, 0)],
+        "silhouette_backward": [(per_point, per_point - 0.5, z, labels, nearest, c) for c in (5, 0)],
+        "squared_silhouette": [(leaf, labels, None, 5), (leaf, labels, weights, 0)],
+        "squared_silhouette_backward": [(per_point, per_point - 0.5, z, labels, squared, 5)],
+        "cluster_distances": [(leaf, labels, weights, 5), (leaf, labels, weights, 0)],
+        "cluster_distances_backward": [(per_point, z, labels, weights, 5)],
+        "edge_distances": [(leaf, edges)],
+        "edge_distances_backward": [(torch.rand(90, dtype=real), z, edges)],
     }
 
 

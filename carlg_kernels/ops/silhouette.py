@@ -63,6 +63,7 @@ register(
     "(Tensor z, Tensor labels, int num_clusters) -> (Tensor own, Tensor other, Tensor nearest)",
     reference=reference.silhouette,
     fake=_fake,
+    cpp=("cpu", "cuda"),
     triton=False,
     setup_context=_setup_context,
     backward=_backward,
@@ -72,6 +73,7 @@ register(
     "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters) -> Tensor",
     reference=reference.silhouette_backward,
     fake=_backward_fake,
+    cpp=("cpu", "cuda"),
     triton=False,
 )
 

@@ -67,15 +67,28 @@ void chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& left, in
   problem.count_pairs((end - begin) * right.count);
 }
 
+// Of the translated points x of a cluster: sums of ||x_u||^2 and ||x_u||^4, and of (x_u.x_v)^2 over its pairs.
+struct Moments {
+  double norm = 0, squared_norm = 0, energy = 0;
+};
+
 // The same within one cluster: pairs of rows [begin, end) with the points behind them. column_sums starts at point `begin`.
+// Returns the share of the cluster's moments that this chunk sees; the norms are counted by the first one.
 template <typename C>
-void own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& cluster, int64_t begin,
+Moments own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& cluster, int64_t begin,
                     int64_t end, const C* centre, SumsWorkspace<C>& w,
                     double* row_sums,       // INOUT [end - begin]
                     double* column_sums) {  // INOUT [cluster.count - begin]
+  Moments moments;
+  w.scratch.energy = 0;
   for (int64_t c = begin; c < cluster.count; c += kColumnBlock) {
     const int64_t columns = std::min(kColumnBlock, cluster.count - c);
     w.columns.load(problem.z, cluster, c, columns, centre);
+    for (int64_t i = 0; begin == 0 && i < columns; ++i) {
+      const double norm = w.columns.norm(i);
+      moments.norm += norm;
+      moments.squared_norm += norm * norm;
+    }
     for (int64_t r = begin; r < std::min(end, c + columns); r += kBlockRows) {
       w.rows.load(problem.z, cluster, r, std::min(kBlockRows, end - r), centre);
       add_distance_sums<Pairs::upper, true>(problem.z, w.rows, w.columns, c - r, w.scratch,
@@ -84,15 +97,19 @@ void own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& clus
   }
   const int64_t behind = 2 * cluster.count - begin - end - 1;
   problem.count_pairs((end - begin) * behind / 2);
+  moments.energy = w.scratch.energy;
+  return moments;
 }
 
 // sums[u] = sum of beta_v D_uv over the points v of the cluster of u; 0 for outliers.
 template <typename C>
 void own_sums(const PairProblem<C>& problem,
-              const C* beta,  // IN [n] or null
-              C* sums) {      // OUT [n]
+              const C* beta,      // IN [n] or null
+              C* sums,            // OUT [n]
+              Moments* moments) {  // OUT [c] or null
   struct Chunk {
     int64_t cluster, begin, end, partial;
+    Moments moments;
   };
   const Segments& segments = problem.segments;
   std::vector<Chunk> chunks;
@@ -100,7 +117,7 @@ void own_sums(const PairProblem<C>& problem,
   for (int64_t j = 0; j < segments.clusters; ++j) {
     const int64_t size = segments.size(j), step = chunk_rows(size, 32);
     for (int64_t begin = 0; begin < size; begin += step) {
-      chunks.push_back({j, begin, std::min(begin + step, size), partials});
+      chunks.push_back({j, begin, std::min(begin + step, size), partials, {}});
       partials += size - begin;
     }
   }
@@ -113,16 +130,22 @@ void own_sums(const PairProblem<C>& problem,
       static_cast<int64_t>(chunks.size()), problem.progress,
       [&] { return SumsWorkspace<C>(problem.z.width()); },
       [&](int64_t task, SumsWorkspace<C>& w) {
-        const Chunk& chunk = chunks[task];
+        Chunk& chunk = chunks[task];
         const int64_t j = chunk.cluster;
-        own_chunk_sums(problem, problem.cluster(j, nullptr, beta), chunk.begin, chunk.end,
-                       problem.mean(j), w, row_sums.get() + segments.offsets[j] + chunk.begin,
-                       added.get() + chunk.partial);
+        chunk.moments = own_chunk_sums(problem, problem.cluster(j, nullptr, beta), chunk.begin,
+                                       chunk.end, problem.mean(j), w,
+                                       row_sums.get() + segments.offsets[j] + chunk.begin,
+                                       added.get() + chunk.partial);
       });
   for (const Chunk& chunk : chunks) {
     const int64_t size = segments.size(chunk.cluster);
     double* total = row_sums.get() + segments.offsets[chunk.cluster] + chunk.begin;
     for (int64_t i = 0; i < size - chunk.begin; ++i) total[i] += added[chunk.partial + i];
+    if (moments == nullptr) continue;
+    Moments& sum = moments[chunk.cluster];
+    sum.norm += chunk.moments.norm;
+    sum.squared_norm += chunk.moments.squared_norm;
+    sum.energy += chunk.moments.energy;
   }
   for (int64_t i = 0; i < segments.scored(); ++i) {
     sums[segments.order[i]] = static_cast<C>(row_sums[i]);

@@ -2,7 +2,15 @@
 //
 //   ||z_u - mu_j||  <=  mean_{v in j} D_uv  <=  sqrt(||z_u - mu_j||^2 + w_j),     w_j = mean_{v in j} ||z_v - mu_j||^2
 //
-// Cluster j can be left out where its lower bound exceeds the least upper bound. Both are computed from x = z - t and m_j = mu_j - t with t
+// In many dimensions the upper bound is nearly met and the lower one is not. With m = E D^2 = ||x_u||^2 + w_j and, from
+// sqrt(t) >= 1 + (t - 1) / 2 - (t - 1)^2 / 2 for t = D^2 / m,
+//
+//   mean_{v in j} D_uv  >=  sqrt(m) (1 - Var(D^2) / (2 m^2)),     std(D^2) <= std(||x_v||^2) + 2 ||x_u|| sqrt(lambda_j)
+//
+// where x is around mu_j and lambda_j >= the largest eigenvalue of the covariance of cluster j: its Frobenius norm, which the own block
+// gives along with the distances.
+//
+// Cluster j can be left out where its lower bound exceeds the least upper bound. All are computed from x = z - t and m_j = mu_j - t with t
 // the mean of the means; their rounding errors, that of the means, and that of the distance sums are added to the threshold, so that
 // the winner among the computed means is never left out.
 #pragma once
@@ -14,9 +22,12 @@ namespace ck::CK_ISA {
 template <typename C>
 class CandidateFinder {
  public:
-  CandidateFinder(const PairProblem<C>& problem, const double* spread)  // spread [c]: n_j w_j
+  CandidateFinder(const PairProblem<C>& problem, const Moments* moments)  // [c]
       : problem_(problem), c_(problem.segments.clusters), d_(problem.z.width()),
-        panels_(c_, d_), width_(ceil_div(c_, kLanes<C>) * kLanes<C>), centre_(d_), spread_(width_) {
+        panels_(c_, d_), width_(ceil_div(c_, kLanes<C>) * kLanes<C>), centre_(d_), spread_(width_),
+        shape_(c_) {
+    const double unit = std::numeric_limits<C>::epsilon() / 2;
+    rounding_ = (d_ + 8) * unit;
     std::vector<double> sum(d_, 0.0);
     int64_t present = 0;
     double far = 0;
@@ -48,7 +59,8 @@ class CandidateFinder {
         square += m * m;
       }
       panels_.set_bias(j, static_cast<C>(square));
-      spread_[j] = static_cast<C>(spread[j] / size);
+      spread_[j] = static_cast<C>(moments[j].norm / size);
+      shape_[j] = shape(moments[j], size);
       reach = std::max(reach, square);
     }
     parallel(panels_.count(), [&](int64_t first, int64_t last) {
@@ -58,9 +70,7 @@ class CandidateFinder {
         });
       }
     });
-    const double unit = std::numeric_limits<C>::epsilon() / 2;
     reach_ = std::sqrt(reach);
-    rounding_ = (d_ + 8) * unit;
     mean_error_ = 1.01 * unit * std::sqrt(far);
     // A mean distance errs by at most 8 rounding_ (||x|| + radius): pairs at the threshold kClose, all rounded the same way.
     slack_ = 32 * rounding_;
@@ -104,25 +114,50 @@ class CandidateFinder {
       double bound = least[0];
       for (int i = 1; i < kLanes<C>; ++i) bound = std::min<double>(bound, least[i]);
       const double far = std::sqrt(static_cast<double>(w.rows.norm(r))) + reach_;
-      bound = bound * (1 + slack_) + 2 * far * (rounding_ * far + 2 * mean_error_);
+      const double error = far * (rounding_ * far + 2 * mean_error_);
+      bound = bound * (1 + slack_) + 2 * error;
       const Vec<C> limit = broadcast(static_cast<C>(bound));
       for (int64_t j = 0; j < width_; j += kLanes<C>) {
         const Vec<C> lower = load(score + j);
         if (!any(~(lower > limit))) continue;
         for (int64_t i = j; i < std::min(j + kLanes<C>, c_); ++i) {
           const bool taken = !(score[i] > limit[0]) && i != own;
-          if (taken && problem_.segments.size(i) > 0) emit(begin + r, i);
+          if (!taken || problem_.segments.size(i) == 0) continue;
+          if (!(lower_bound(score[i], i) > bound + 4 * error)) emit(begin + r, i);
         }
       }
     }
   }
 
  private:
+  // std(||x_v||^2) and sqrt(lambda) of a cluster.
+  struct Shape {
+    double deviation = 0, axis = 0;
+  };
+
+  Shape shape(const Moments& moments, int64_t size) const {
+    const double mean = moments.norm / size, square = moments.squared_norm / size;
+    const double variance = std::max(square - mean * mean, 0.0) + 4 * rounding_ * square;
+    double axis = std::sqrt(moments.squared_norm + 2 * moments.energy) / size;
+    // Squares of products this small would underflow: the trace is a bound as well.
+    if (!(mean > 1e3 * std::sqrt(std::numeric_limits<C>::min()))) axis = mean;
+    return {std::sqrt(variance), std::sqrt(1.001 * axis + 4 * rounding_ * mean)};
+  }
+
+  // The square of the second lower bound; 0 where it says nothing.
+  double lower_bound(double score, int64_t j) const {
+    const double near = std::max(score, 0.0), mean = near + spread_[j];
+    const double deviation = shape_[j].deviation + 2 * shape_[j].axis * std::sqrt(near);
+    const double share = 1 - deviation * deviation / (2 * mean * mean);
+    return share > 0 ? mean * share * share : 0.0;
+  }
+
   const PairProblem<C>& problem_;
   int64_t c_, d_;
   Panels<C> panels_;
   int64_t width_;
   Buffer<C> centre_, spread_;
+  std::vector<Shape> shape_;
   double reach_, rounding_, mean_error_, slack_;
 };
 

@@ -35,7 +35,7 @@ void sum_clusters(const MatrixView& z, const int64_t* labels, const void* weight
     progress.expect(expected);
     C* out = static_cast<C*>(sums);
     std::fill(out, out + z.rows, C(0));
-    own_sums<C>(problem, static_cast<const C*>(weights), out);
+    own_sums<C>(problem, static_cast<const C*>(weights), out, nullptr);
   });
 }
 

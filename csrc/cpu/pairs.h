@@ -222,11 +222,12 @@ CK_INLINE bool tile_is_full(int64_t first_row, int64_t m, int64_t first_column,
 
 template <Pairs kPairs, bool kColumnSums, int V, typename C>
 void panel_sums(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock<C>& columns,
-                int64_t panel, int64_t offset, Vec<C>* row_sums, C* column_sums) {
+                int64_t panel, int64_t offset, Vec<C>* row_sums, C* column_sums, double* energy) {
   constexpr int L = kLanes<C>;
   const int64_t column = panel * ColumnBlock<C>::kWidth, real = columns.columns(panel);
   const C* betas = columns.betas(panel);
-  Vec<C> below[V] = {};
+  const C* norms = columns.norms(panel);
+  Vec<C> below[V] = {}, squares{};
   for (int64_t first = 0; first < rows.count(); first += kTileRows) {
     const int64_t m = std::min<int64_t>(kTileRows, rows.count() - first);
     if (tile_is_empty<kPairs>(first, column + real - 1, offset)) break;
@@ -237,15 +238,18 @@ void panel_sums(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock<C
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       if (r >= m) break;
-      const C beta = rows.beta(first + r);
+      const C beta = rows.beta(first + r), norm = rows.norm(first + r);
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) {
         Vec<C> distance = square_root(tile[r][v]);
+        Vec<C> twice = norm + load(norms + v * L) - tile[r][v];  // 2 x_u.x_v
         if (!full) {
           const auto mask =
               pair_mask<kPairs, C>(first + r, column + v * L, column + real, offset);
           distance = mask ? distance : Vec<C>{};
+          twice = mask ? twice : Vec<C>{};
         }
+        if constexpr (kPairs == Pairs::upper) squares += twice * twice;
         row_sums[first + r] += distance * load(betas + v * L);
         if constexpr (kColumnSums) below[v] += distance * beta;
       }
@@ -254,11 +258,13 @@ void panel_sums(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock<C
   if constexpr (kColumnSums) {
     for (int v = 0; v < V; ++v) store(column_sums + v * L, below[v]);
   }
+  if constexpr (kPairs == Pairs::upper) *energy += horizontal_sum<C>(squares) / 4;
 }
 
-// Scratch of add_distance_sums.
+// Scratch of add_distance_sums, and the sum of (x_u.x_v)^2 over the pairs of Pairs::upper that it has seen.
 template <typename C>
 struct DistanceScratch {
+  double energy = 0;
   Buffer<Vec<C>> rows{kBlockRows};
   C columns[ColumnBlock<C>::kWidth];
 };
@@ -272,7 +278,7 @@ void add_distance_sums(const Rows<C>& z, const PointBlock<C>& rows, const Column
   for (int64_t panel = 0; panel < columns.panels(); ++panel) {
     const auto run = [&]<int V>() {
       panel_sums<kPairs, kColumnSums, V, C>(z, rows, columns, panel, offset, scratch.rows.get(),
-                                            scratch.columns);
+                                            scratch.columns, &scratch.energy);
     };
     switch (columns.vectors(panel)) {
       case 1: run.template operator()<1>(); break;

@@ -5,7 +5,6 @@
 // cluster, the points that ask for it, gathered from everywhere, against its packed points.
 #include "common/isa.h"
 #include "cpu/candidates.h"
-#include "cpu/spread.h"
 
 namespace ck {
 struct SilhouetteOutput {
@@ -24,11 +23,11 @@ namespace {
 template <typename C>
 class SilhouetteForward {
  public:
-  SilhouetteForward(const PairProblem<C>& problem, const int64_t* labels, const double* spread,
+  SilhouetteForward(const PairProblem<C>& problem, const int64_t* labels, const Moments* moments,
                     const SilhouetteOutput& out)
       : problem_(problem), segments_(problem.segments), labels_(labels),
         c_(problem.segments.clusters), other_(static_cast<C*>(out.other)), nearest_(out.nearest),
-        finder_(problem, spread),
+        finder_(problem, moments),
         summary_(summarise_candidates(finder_, problem.segments, labels)) {
     choose_blocks();
   }
@@ -261,23 +260,25 @@ void silhouette_points(const MatrixView& view, const int64_t* labels, int64_t c,
   const int64_t n = z.count(), d = z.width();
   const Segments segments = sort_by_label(labels, n, c);
   Buffer<C> means(c * d);
-  std::vector<double> mass(c), spread(c);
+  std::vector<double> mass(c);
   segment_means<C>(z, segments, nullptr, means.get(), mass.data());
-  segment_spread<C>(z, segments, means.get(), true, spread.data(), nullptr);
   const PairProblem<C> problem{z, segments, means.get(), progress};
   C* own = static_cast<C*>(out.own);
   std::fill(own, own + n, C(0));
   std::fill(static_cast<C*>(out.other), static_cast<C*>(out.other) + n, C(0));
   std::fill(out.nearest, out.nearest + n, -1);
-  SilhouetteForward<C> others(problem, labels, spread.data(), out);
-  int64_t expected = others.pairs();
-  for (int64_t j = 0; j < c; ++j) expected += segments.size(j) * (segments.size(j) - 1) / 2;
-  progress.expect(expected);
-  own_sums<C>(problem, nullptr, own);
+  int64_t own_pairs = 0;
+  for (int64_t j = 0; j < c; ++j) own_pairs += segments.size(j) * (segments.size(j) - 1) / 2;
+  progress.expect(2 * own_pairs);
+  std::vector<Moments> moments(c);
+  own_sums<C>(problem, nullptr, own, moments.data());
   for (int64_t i = 0; i < segments.scored(); ++i) {
     const int64_t u = segments.order[i];
     own[u] /= static_cast<C>(std::max<int64_t>(segments.size(labels[u]) - 1, 1));
   }
+  if (progress.stopped()) return;
+  SilhouetteForward<C> others(problem, labels, moments.data(), out);
+  progress.expect(own_pairs + others.pairs());
   others.run();
 }
 

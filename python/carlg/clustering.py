@@ -53,7 +53,7 @@ class MedoidClusterer(Clusterer):
         weight, points, metric = self.config.graph_weight, z, "euclidean"
         if weight < 1:
             if self.hops is None:
-                self.hops = hop_distances(self.edge_index, z.shape[0]).to(z.device)
+                self.hops = ck.graph_distance(z, self.edge_index, mix=0.0)
             points, metric = weight * torch.cdist(z, z) + (1 - weight) * self.hops, "precomputed"
         options: dict[str, Any] = {"max_iter": 100}
         if self.medoids is not None:
@@ -70,18 +70,6 @@ class MedoidClusterer(Clusterer):
 
     def load(self, state: Tensor | None) -> None:
         self.medoids = state
-
-
-def hop_distances(edge_index: Tensor, nodes: int) -> Tensor:
-    """Shortest paths in hops, (n, n) float32, diagonal 0; unreachable pairs get the largest finite distance plus one."""
-    import scipy.sparse as sp
-    from scipy.sparse.csgraph import shortest_path
-
-    row, col = edge_index.cpu().numpy()
-    graph = sp.csr_matrix(([1.0] * len(row), (row, col)), shape=(nodes, nodes))
-    hops = torch.from_numpy(shortest_path(graph, method="D", unweighted=True)).to(torch.float32)
-    finite = hops.isfinite()
-    return hops.where(finite, hops[finite].max() + 1)
 
 
 def make_clusterer(

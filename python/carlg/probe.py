@@ -4,10 +4,10 @@ Communities come from the edges alone: random signals smoothed by A_hat many tim
 rows of H to the one-hot communities is fitted on a fifth of the nodes and scored on the rest, as the downstream classifier will be.
 """
 
-import carlg_kernels as ck
 import torch
 from torch import Tensor
 
+import carlg_kernels as ck
 from carlg.propagation import SparseMatrix, multiply
 
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0)

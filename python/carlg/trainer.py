@@ -24,7 +24,6 @@ from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerat
 from carlg.probe import Probe
 from carlg.propagation import Inputs
 
-
 # Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
 _REFERENCE_SIZE = 0.04
 # Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.

@@ -1,8 +1,9 @@
 """Embed a torch_geometric ``Data`` of your own with the scikit-learn-like estimator."""
 
-import carlg
 import torch
 from torch_geometric.data import Data
+
+import carlg
 
 generator = torch.Generator().manual_seed(0)
 groups = torch.arange(300) % 3

@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+
 from carlg import synthetic
 
 SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared" / "datasets"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+
 from carlg.classifier import PENALTIES, design, fit_grid, one_hot, search_and_fit, solve, take_rows
 from carlg.graph import csr_tensor
 

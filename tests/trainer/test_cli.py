@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+
 from carlg.checkpoint import load, load_encoder, only_run, save, write_bytes
 from carlg.cli import build_parser, main
 from carlg.config import FIELDS, ConfigError

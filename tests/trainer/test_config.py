@@ -1,6 +1,7 @@
 """Settings: published files, precedence, messages."""
 
 import pytest
+
 from carlg.config import CONFIGS, Config, ConfigError, published, recipe
 
 

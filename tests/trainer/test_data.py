@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+
 from carlg import data, synthetic
 from carlg.config import ConfigError
 from carlg.graph import choose_layout, csr_tensor, from_data, make_graph, normalize_rows, standardize

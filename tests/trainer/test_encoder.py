@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from carlg import synthetic
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.functions import graph_norm_prelu, prelu, unit_rows

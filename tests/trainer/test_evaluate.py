@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from carlg.config import ConfigError
 from carlg.evaluate import classify, evaluate, random_splits, resolve_protocol, similarity_search, unit_length
 from carlg.graph import csr_tensor

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
+
 from carlg import synthetic
-from carlg.clustering import hop_distances
 from carlg.config import recipe
 from carlg.estimator import CARLG
 from carlg.losses import effective_rank, is_degenerate, participation
@@ -45,12 +45,6 @@ def test_graph_augmented_medoids(tiny):
     trainer = Trainer(tiny, _config(clustering="kmedoids", graph_weight=0.5, epochs=2))
     trainer.run()
     assert trainer.history[-1].clusters > 1
-
-
-def test_hops_on_a_path_with_an_island():
-    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    hops = hop_distances(edges, 4)
-    assert hops[0].tolist() == [0, 1, 2, 3] and hops[3].tolist() == [3, 3, 3, 0]
 
 
 def test_schedules():
