@@ -1,7 +1,7 @@
 """The study behind docs/TRAINING.md: index, churn, effective rank and accuracy along a run, one line of JSON a run.
 
-    python benchmarks/training_study.py run --root DATA --dataset cora --variant sim --seed 0 [--every 5] [--splits 5] [--set lr=1e-3 ...]
-    python benchmarks/training_study.py plot        draws docs/training_curves.svg from the lines
+python benchmarks/training_study.py run --root DATA --dataset cora --variant sim --seed 0 [--every 5] [--splits 5] [--set lr=1e-3 ...]
+python benchmarks/training_study.py plot        draws docs/training_curves.svg from the lines
 """
 
 import argparse

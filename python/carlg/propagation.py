@@ -70,9 +70,7 @@ def normalized_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
     values = scale[source] * scale[target]
     forward = build_csr(target, source, values, (num_nodes, num_nodes))
     backward = build_csr(source, target, values, (num_nodes, num_nodes))
-    symmetric = torch.equal(forward.crow_indices(), backward.crow_indices()) and torch.equal(
-        forward.col_indices(), backward.col_indices()
-    )
+    symmetric = torch.equal(forward.crow_indices(), backward.crow_indices()) and torch.equal(forward.col_indices(), backward.col_indices())
     return SparseMatrix(forward, forward if symmetric else backward)
 
 

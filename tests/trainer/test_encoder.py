@@ -81,9 +81,7 @@ def test_graph_norm_keeps_digits_far_from_zero():
     ones, zeros = torch.ones(8), torch.zeros(8)
     got = graph_norm_prelu(x.clone(), zeros, ones, zeros, torch.tensor([0.25]))
     wide = x.double()
-    expected = torch.nn.functional.prelu(
-        (wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64)
-    )
+    expected = torch.nn.functional.prelu((wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64))
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=5e-3)
 
 
