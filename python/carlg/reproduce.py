@@ -136,10 +136,11 @@ def render(rows: list[dict[str, Any]]) -> str:
         if mine:
             lines.append(_accuracy_table(name, mine))
     sim = [row for row in rows if row["variant"] == "sim"]
-    lines.append(_other_table(sim))
+    if sim:
+        lines.append(_other_table(sim))
     missing = [name for name in DATASETS if not any(row["dataset"] == name for row in rows)]
     if missing:
-        lines.append(f"No row for {', '.join(missing)}.\n")
+        lines.append(f"Not run yet, so without a row: {', '.join(missing)}.\n")
     return "\n".join(lines)
 
 
