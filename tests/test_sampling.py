@@ -33,7 +33,8 @@ def test_mean_keeps_within_the_bound(kind):
     z, labels = _data(kind)
     exact = ck.silhouette(z, labels)
     errors = [
-        (ck.silhouette(z, labels, approximate=0.25, generator=torch.Generator().manual_seed(seed)) - exact).abs().item() for seed in range(10)
+        (ck.silhouette(z, labels, approximate=0.25, generator=torch.Generator().manual_seed(seed)) - exact).abs().item()
+        for seed in range(10)
     ]
     assert max(errors) < 0.25 and max(errors) > 0
 

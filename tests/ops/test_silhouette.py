@@ -102,7 +102,9 @@ def test_digits_survive(case):
         z = z[torch.randint(0, 25, (400,))]
     else:
         z = torch.where(torch.rand(400, 1) < 0.5, 1e-4 * z, z)
-    compare("per point", lambda x: definitions.silhouette(x, labels), lambda x: ck.silhouette(x, labels, reduction="none"), torch.float32, z)
+    compare(
+        "per point", lambda x: definitions.silhouette(x, labels), lambda x: ck.silhouette(x, labels, reduction="none"), torch.float32, z
+    )
 
 
 @settings(max_examples=60, deadline=None)
