@@ -117,7 +117,7 @@ def silhouette_parts(
     nearest = nearest.long()
     if labels is not given and not torch.compiler.is_compiling() and int(given.max()) >= clusters:
         # Labels with large gaps were renumbered in order.
-        names = given[given >= 0].unique().long()  # type: ignore[no-untyped-call]
+        names = given[given >= 0].unique().long()
         nearest = torch.where(nearest >= 0, names[nearest.clamp(min=0)], -1)
     return SilhouetteParts(own, other, nearest)
 
@@ -199,7 +199,7 @@ def margin(z: Tensor, edge_index: Tensor, reduction: Reduction = "mean") -> Tens
     check_choice(reduction, "reduction", _REDUCTIONS)
     n = z.shape[0]
     edges = check_edges(edge_index, z)
-    keys = (edges[0] * n + edges[1])[edges[0] != edges[1]].unique()  # type: ignore[no-untyped-call]
+    keys = (edges[0] * n + edges[1])[edges[0] != edges[1]].unique()
     edges = torch.stack((keys // n, keys % n))
     degree = torch.zeros(n, dtype=torch.int64, device=z.device)
     degree.scatter_add_(0, edges[0], torch.ones_like(edges[0]))

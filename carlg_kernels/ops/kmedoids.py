@@ -54,5 +54,7 @@ def kmedoids(
     tolerance: float = 0.0,
 ) -> tuple[int, int]:
     """The number of swaps and the position of the last candidate swapped in."""
-    swaps, last = torch.ops.carlg_kernels.kmedoids(data, weights, candidates, medoids, nearest, distances, precomputed, squared, tolerance).tolist()
+    swaps, last = torch.ops.carlg_kernels.kmedoids(
+        data, weights, candidates, medoids, nearest, distances, precomputed, squared, tolerance
+    ).tolist()
     return swaps, last

@@ -9,8 +9,8 @@
 
 namespace ck {
 
-using torch::stable::Tensor;
 using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
 
 inline void check_points(const Tensor& z, const char* name = "z") {
   CK_CHECK(z.dim() == 2, name, " must be of shape (n, d)");

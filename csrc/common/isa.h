@@ -15,17 +15,25 @@ Isa isa();
 }  // namespace ck
 
 #ifdef CK_X86
-#define CK_KERNEL(name)                                                        \
-  (ck::isa() == ck::Isa::avx512 ? &ck::avx512::name                           \
-                                : ck::isa() == ck::Isa::avx2 ? &ck::avx2::name \
-                                                             : &ck::generic::name)
+#define CK_KERNEL(name)                             \
+  (ck::isa() == ck::Isa::avx512 ? &ck::avx512::name \
+   : ck::isa() == ck::Isa::avx2 ? &ck::avx2::name   \
+                                : &ck::generic::name)
 // Declares a kernel in the namespace of every instruction set.
-#define CK_DECLARE(...)                  \
-  namespace ck::generic { __VA_ARGS__; } \
-  namespace ck::avx2 { __VA_ARGS__; }    \
-  namespace ck::avx512 { __VA_ARGS__; }
+#define CK_DECLARE(...)   \
+  namespace ck::generic { \
+  __VA_ARGS__;            \
+  }                       \
+  namespace ck::avx2 {    \
+  __VA_ARGS__;            \
+  }                       \
+  namespace ck::avx512 {  \
+  __VA_ARGS__;            \
+  }
 #else
 #define CK_KERNEL(name) (&ck::generic::name)
-#define CK_DECLARE(...) \
-  namespace ck::generic { __VA_ARGS__; }
+#define CK_DECLARE(...)   \
+  namespace ck::generic { \
+  __VA_ARGS__;            \
+  }
 #endif

@@ -75,10 +75,10 @@ struct Moments {
 // The same within one cluster: pairs of rows [begin, end) with the points behind them. column_sums starts at point `begin`.
 // Returns the share of the cluster's moments that this chunk sees; the norms are counted by the first one.
 template <typename C>
-Moments own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& cluster, int64_t begin,
-                    int64_t end, const C* centre, SumsWorkspace<C>& w,
-                    double* row_sums,       // INOUT [end - begin]
-                    double* column_sums) {  // INOUT [cluster.count - begin]
+Moments own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& cluster,
+                       int64_t begin, int64_t end, const C* centre, SumsWorkspace<C>& w,
+                       double* row_sums,       // INOUT [end - begin]
+                       double* column_sums) {  // INOUT [cluster.count - begin]
   Moments moments;
   w.scratch.energy = 0;
   for (int64_t c = begin; c < cluster.count; c += kColumnBlock) {
@@ -104,8 +104,8 @@ Moments own_chunk_sums(const PairProblem<C>& problem, const WeightedPoints<C>& c
 // sums[u] = sum of beta_v D_uv over the points v of the cluster of u; 0 for outliers.
 template <typename C>
 void own_sums(const PairProblem<C>& problem,
-              const C* beta,      // IN [n] or null
-              C* sums,            // OUT [n]
+              const C* beta,       // IN [n] or null
+              C* sums,             // OUT [n]
               Moments* moments) {  // OUT [c] or null
   struct Chunk {
     int64_t cluster, begin, end, partial;
@@ -132,10 +132,9 @@ void own_sums(const PairProblem<C>& problem,
       [&](int64_t task, SumsWorkspace<C>& w) {
         Chunk& chunk = chunks[task];
         const int64_t j = chunk.cluster;
-        chunk.moments = own_chunk_sums(problem, problem.cluster(j, nullptr, beta), chunk.begin,
-                                       chunk.end, problem.mean(j), w,
-                                       row_sums.get() + segments.offsets[j] + chunk.begin,
-                                       added.get() + chunk.partial);
+        chunk.moments = own_chunk_sums(
+            problem, problem.cluster(j, nullptr, beta), chunk.begin, chunk.end, problem.mean(j), w,
+            row_sums.get() + segments.offsets[j] + chunk.begin, added.get() + chunk.partial);
       });
   for (const Chunk& chunk : chunks) {
     const int64_t size = segments.size(chunk.cluster);

@@ -23,8 +23,13 @@ template <typename C>
 class CandidateFinder {
  public:
   CandidateFinder(const PairProblem<C>& problem, const Moments* moments)  // [c]
-      : problem_(problem), c_(problem.segments.clusters), d_(problem.z.width()),
-        panels_(c_, d_), width_(ceil_div(c_, kLanes<C>) * kLanes<C>), centre_(d_), spread_(width_),
+      : problem_(problem),
+        c_(problem.segments.clusters),
+        d_(problem.z.width()),
+        panels_(c_, d_),
+        width_(ceil_div(c_, kLanes<C>) * kLanes<C>),
+        centre_(d_),
+        spread_(width_),
         shape_(c_) {
     const double unit = std::numeric_limits<C>::epsilon() / 2;
     rounding_ = (d_ + 8) * unit;
@@ -165,8 +170,8 @@ class CandidateFinder {
 // each other cluster as candidate (only where that table is no larger than a few numbers a point).
 struct CandidateSummary {
   static constexpr int64_t kFew = 4;
-  Buffer<uint32_t> count;  // [place]
-  Buffer<uint32_t> few;    // [place, kFew]
+  Buffer<uint32_t> count;                     // [place]
+  Buffer<uint32_t> few;                       // [place, kFew]
   std::vector<std::atomic<uint32_t>> demand;  // [own cluster, candidate] or empty
 
   bool complete(int64_t place) const { return count[place] <= kFew; }

@@ -19,8 +19,14 @@ class ClusterGradient {
   ClusterGradient(const PairProblem<C>& problem, const C* alpha, const C* beta,
                   const Segments* rivals, const C* rival_alpha,
                   C* dz)  // OUT [n, d]
-      : problem_(problem), segments_(problem.segments), d_(problem.z.width()), alpha_(alpha),
-        beta_(beta), rivals_(rivals), rival_alpha_(rival_alpha), dz_(dz),
+      : problem_(problem),
+        segments_(problem.segments),
+        d_(problem.z.width()),
+        alpha_(alpha),
+        beta_(beta),
+        rivals_(rivals),
+        rival_alpha_(rival_alpha),
+        dz_(dz),
         locks_(std::make_unique<std::atomic_flag[]>(kLocks)) {}
 
   void run() {
@@ -69,7 +75,10 @@ class ClusterGradient {
 
   struct Workspace {
     Workspace(int64_t capacity, int64_t d)
-        : rows(kBlockRows, d), columns(capacity, d), row_pull(d), column_pull(capacity, d),
+        : rows(kBlockRows, d),
+          columns(capacity, d),
+          row_pull(d),
+          column_pull(capacity, d),
           gradient(d) {}
     PointBlock<C> rows;
     ColumnBlock<C> columns;

@@ -13,11 +13,11 @@ namespace ck {
 struct DaviesBouldinState {
   const int64_t* labels;  // IN [n]
   int64_t c;
-  void* means;            // OUT [c, d]
-  int64_t* counts;        // OUT [c]
-  void* dispersion;       // OUT [c]: S
-  int32_t* rivals;        // OUT [c], -1 where there is none
-  void* directions;       // OUT [c, d]: E
+  void* means;       // OUT [c, d]
+  int64_t* counts;   // OUT [c]
+  void* dispersion;  // OUT [c]: S
+  int32_t* rivals;   // OUT [c], -1 where there is none
+  void* directions;  // OUT [c, d]: E
 };
 }  // namespace ck
 
@@ -131,7 +131,7 @@ struct State {
   Tensor labels, means, counts, dispersion, rivals, directions;
 
   DaviesBouldinState pointers() const {
-    return {pointer<int64_t>(labels), means.size(0),           means.data_ptr(),
+    return {pointer<int64_t>(labels), means.size(0),         means.data_ptr(),
             pointer<int64_t>(counts), dispersion.data_ptr(), pointer<int32_t>(rivals),
             directions.data_ptr()};
   }
@@ -165,8 +165,7 @@ Forward davies_bouldin(const Tensor& z, const Tensor& labels, int64_t num_cluste
             new_vector(z, 0, ScalarType::Int),
             new_matrix(z, 0, d, real)};
   }
-  return {value,        state.means,     state.counts, state.dispersion,
-          state.rivals, state.directions};
+  return {value, state.means, state.counts, state.dispersion, state.rivals, state.directions};
 }
 
 Tensor davies_bouldin_backward(const Tensor& grad, const Tensor& z, const Tensor& labels,

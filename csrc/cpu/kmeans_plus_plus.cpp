@@ -1,8 +1,8 @@
 // Greedy k-means++: of some candidates, drawn with probability w_u closest_u, the one that leaves  sum_u w_u min(closest_u, ||z_u - x||^2)
 // least becomes the next centroid.
 //
-// A step is one pass over z: the candidates are the columns of a product tile, and the potential of each is summed from the tile, in
-// double, block by block in order. 2 n d trials flops.
+// A step is one pass over z: the candidates are the columns of a product tile, and the potential of each is summed block by block in order.
+// 2 n d trials flops.
 #include "common/isa.h"
 #include "cpu/nearest.h"
 
@@ -37,15 +37,19 @@ class Seeding {
         radius_(n_),
         width_(Panels<C>(trials_, 0).padded()),
         table_(n_ * width_),
-        potential_(blocks_ * width_),
-        mass_(blocks_) {
+        potential_(blocks_ * width_) {
     parallel(blocks_, [&](int64_t first, int64_t last) {
       Buffer<C> scratch(d_);
       for (int64_t i = first * kBlockRows; i < std::min(last * kBlockRows, n_); ++i) {
         radius_[i] = squared_distance(z_.row(i, scratch.get()), origin_, d_);
+        table_[i * width_] = closest_[i];
       }
       for (int64_t block = first; block < last; ++block) weigh(block);
     });
+  }
+
+  void finish() const {
+    for (int64_t i = 0; i < n_; ++i) closest_[i] = closest(i);
   }
 
   // Chooses one centroid with `trials` random numbers.
@@ -70,52 +74,57 @@ class Seeding {
       for (int64_t block = 0; block < blocks_; ++block) total += potential_[block * width_ + t];
       if (total < least) least = total, best = t;
     }
-    parallel(blocks_, [&](int64_t first, int64_t last) {
-      for (int64_t block = first; block < last; ++block) {
-        const int64_t begin = block * kBlockRows, m = std::min(kBlockRows, n_ - begin);
-        const C* table = table_.get() + begin * width_ + best;
-        for (int64_t i = 0; i < m; ++i) closest_[begin + i] = table[i * width_];
-        weigh(block);
-      }
-    });
+    best_ = best;
     return candidates[best];
   }
 
  private:
   double weight(int64_t i) const { return weights_ == nullptr ? 1.0 : weights_[i]; }
 
-  void weigh(int64_t block) {
-    double total = 0;
-    for (int64_t i = block * kBlockRows; i < std::min((block + 1) * kBlockRows, n_); ++i) {
-      total += weight(i) * closest_[i];
+  // The squared distance to the nearest centroid so far: the chosen column of the table.
+  CK_INLINE C closest(int64_t i) const { return table_[i * width_ + best_]; }
+  double mass(int64_t block) const { return potential_[block * width_ + best_]; }
+
+  // potential[block][t] = sum over the block of w_i table[i][t]. A block is short enough for sums of C.
+  void weigh(int64_t block) const {
+    constexpr int L = kLanes<C>;
+    const int64_t begin = block * kBlockRows, end = std::min(begin + kBlockRows, n_);
+    for (int64_t column = 0; column < width_; column += L) {
+      Vec<C> total{};
+      for (int64_t i = begin; i < end; ++i) {
+        const C w = weights_ == nullptr ? C(1) : weights_[i];
+        total += w * load(table_.get() + i * width_ + column);
+      }
+      store(potential_.get() + block * width_ + column, total);
     }
-    mass_[block] = total;
   }
 
   // The row where the running sum of w_u closest_u passes u times its total; a uniform row where that is zero.
   int64_t draw(double u) const {
     double total = 0;
-    for (int64_t block = 0; block < blocks_; ++block) total += mass_[block];
+    for (int64_t block = 0; block < blocks_; ++block) total += mass(block);
     if (!(total > 0)) return std::min(static_cast<int64_t>(u * n_), n_ - 1);
     double left = u * total;
     int64_t block = 0, last = -1;
-    while (block + 1 < blocks_ && left >= mass_[block]) left -= mass_[block++];
+    while (block + 1 < blocks_ && left >= mass(block)) left -= mass(block++);
     for (int64_t i = block * kBlockRows; i < std::min((block + 1) * kBlockRows, n_); ++i) {
-      const double mass = weight(i) * closest_[i];
-      if (mass > 0) last = i;
-      left -= mass;
+      const double own = weight(i) * closest(i);
+      if (own > 0) last = i;
+      left -= own;
       if (left < 0) return i;
     }
     return last >= 0 ? last : std::min(block * kBlockRows, n_ - 1);
   }
 
-  // table[i][t] = min(closest_i, ||z_i - x_t||^2) for a block, and its weighted sum for each t. A block is short enough for sums of C.
+  // table[i][t] = min(closest_i, ||z_i - x_t||^2) for a block. The old row holds closest_i and is read before it is overwritten.
   void measure(int64_t block, const Panels<C>& panels, const int64_t* candidates, C* scratch) {
     constexpr int L = kLanes<C>;
     const int64_t begin = block * kBlockRows, m = std::min(kBlockRows, n_ - begin);
     int64_t stride;
     const C* rows = z_.block(begin, m, scratch, &stride);
     C* table = table_.get() + begin * width_;
+    C old[kBlockRows];
+    for (int64_t i = 0; i < m; ++i) old[i] = closest(begin + i);
     block_product(rows, stride, m, panels, [&](int64_t first, int64_t column, const auto& tile) {
       using Tile = std::remove_reference_t<decltype(tile)>;
       constexpr int R = std::extent_v<Tile, 0>, V = std::extent_v<Tile, 1>;
@@ -123,7 +132,7 @@ class Seeding {
       for (int r = 0; r < R; ++r) {
         const int64_t i = first + r;
         const Vec<C> radius = broadcast(radius_[begin + i]);
-        const Vec<C> closest = broadcast(closest_[begin + i]);
+        const Vec<C> closest = broadcast(old[i]);
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
           Vec<C> square = tile[r][v] + radius;
@@ -137,14 +146,7 @@ class Seeding {
       const int64_t i = candidates[t] - begin;
       if (i >= 0 && i < m) table[i * width_ + t] = 0;
     }
-    for (int64_t column = 0; column < width_; column += L) {
-      Vec<C> total{};
-      for (int64_t i = 0; i < m; ++i) {
-        const C w = weights_ == nullptr ? C(1) : weights_[begin + i];
-        total += w * load(table + i * width_ + column);
-      }
-      store(potential_.get() + block * width_ + column, total);
-    }
+    weigh(block);
   }
 
   const Rows<C>& z_;
@@ -155,7 +157,7 @@ class Seeding {
   Buffer<C> radius_;
   const int64_t width_;
   Buffer<C> table_, potential_;
-  std::vector<double> mass_;
+  int64_t best_ = 0;
 };
 
 template <typename C>
@@ -165,6 +167,7 @@ void seed_rows(const MatrixView& view, const PlusPlus& args) {
   for (int64_t step = 0; step < args.steps; ++step) {
     args.chosen[step] = seeding.step(args.uniforms + step * args.trials);
   }
+  seeding.finish();
 }
 
 }  // namespace

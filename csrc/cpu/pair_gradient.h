@@ -71,9 +71,8 @@ struct GradientScratch {
 
 // Close pairs of a tile: their weight is set to zero, their share goes straight to both points.
 template <Pairs kPairs, bool kColumns, int V, typename C>
-__attribute__((noinline)) void add_close(const Rows<C>& z, const PointBlock<C>& rows,
-                                         int64_t first, int64_t m,
-                                         const ColumnBlock<C>& columns, int64_t panel,
+__attribute__((noinline)) void add_close(const Rows<C>& z, const PointBlock<C>& rows, int64_t first,
+                                         int64_t m, const ColumnBlock<C>& columns, int64_t panel,
                                          int64_t offset, const C* square, C* weight,
                                          const RowPull<C>& row_pull,
                                          const ColumnPull<C>* column_pull) {
@@ -91,8 +90,9 @@ __attribute__((noinline)) void add_close(const Rows<C>& z, const PointBlock<C>& 
       const C* y = z.row(columns.id(column), scratch.get() + (z.direct() ? 0 : d));
       const C distance = std::sqrt(squared_distance(x, y, d));
       if (!(distance > 0)) continue;
-      const C w = (rows.alpha(row) * columns.beta(column) + rows.beta(row) * columns.alpha(column)) /
-                  distance;
+      const C w =
+          (rows.alpha(row) * columns.beta(column) + rows.beta(row) * columns.alpha(column)) /
+          distance;
       C* pull = row_pull.pull(row);
       for (int64_t k = 0; k < d; ++k) {
         const C step = w * (x[k] - y[k]);
@@ -261,19 +261,23 @@ void add_gradient(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock
         }
       };
       switch (columns.vectors(panel)) {
-        case 1: run.template operator()<1>(); break;
-        case 2: run.template operator()<2>(); break;
-        default: run.template operator()<kTileVectors>();
+        case 1:
+          run.template operator()<1>();
+          break;
+        case 2:
+          run.template operator()<2>();
+          break;
+        default:
+          run.template operator()<kTileVectors>();
       }
     }
     for (int64_t row = 0; row < count; row += kTileRows) {
       int64_t begin = 0;
       if constexpr (kPairs == Pairs::upper) {
         // Panels whose last column lies in front of all rows of the tile have no weights.
-        while (begin < size && tile_is_empty<kPairs>(row,
-                                                     (group + begin) * kWidth +
-                                                         columns.columns(group + begin) - 1,
-                                                     offset)) {
+        while (begin < size &&
+               tile_is_empty<kPairs>(
+                   row, (group + begin) * kWidth + columns.columns(group + begin) - 1, offset)) {
           ++begin;
         }
       }

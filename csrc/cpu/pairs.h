@@ -36,8 +36,13 @@ template <typename C>
 class PointBlock {
  public:
   PointBlock(int64_t capacity, int64_t d)
-      : d_(d), stride_(padded_stride<C>(d)), values_((capacity + kTileRows) * stride_),
-        norms_(capacity + kTileRows), alpha_(capacity), beta_(capacity), ids_(capacity),
+      : d_(d),
+        stride_(padded_stride<C>(d)),
+        values_((capacity + kTileRows) * stride_),
+        norms_(capacity + kTileRows),
+        alpha_(capacity),
+        beta_(capacity),
+        ids_(capacity),
         scratch_(d) {}
 
   void load(const Rows<C>& z, const WeightedPoints<C>& points, int64_t begin, int64_t count,
@@ -82,8 +87,10 @@ class ColumnBlock : public PointBlock<C> {
   static constexpr int64_t kWidth = kTileVectors * kLanes<C>;
 
   ColumnBlock(int64_t capacity, int64_t d)
-      : PointBlock<C>(capacity, d), panels_(ceil_div(capacity, kWidth) * kWidth * d),
-        norm_(ceil_div(capacity, kWidth) * kWidth), alpha_(ceil_div(capacity, kWidth) * kWidth),
+      : PointBlock<C>(capacity, d),
+        panels_(ceil_div(capacity, kWidth) * kWidth * d),
+        norm_(ceil_div(capacity, kWidth) * kWidth),
+        alpha_(ceil_div(capacity, kWidth) * kWidth),
         beta_(ceil_div(capacity, kWidth) * kWidth) {}
 
   void load(const Rows<C>& z, const WeightedPoints<C>& points, int64_t begin, int64_t count,
@@ -93,9 +100,7 @@ class ColumnBlock : public PointBlock<C> {
   }
 
   int64_t panels() const { return ceil_div(this->count(), kWidth); }
-  int64_t columns(int64_t panel) const {
-    return std::min(kWidth, this->count() - panel * kWidth);
-  }
+  int64_t columns(int64_t panel) const { return std::min(kWidth, this->count() - panel * kWidth); }
   int64_t vectors(int64_t panel) const { return ceil_div(columns(panel), kLanes<C>); }
   const C* panel(int64_t panel) const { return panels_.get() + panel * kWidth * this->depth(); }
   const C* norms(int64_t panel) const { return norm_.get() + panel * kWidth; }
@@ -211,8 +216,8 @@ CK_INLINE bool tile_is_empty(int64_t first_row, int64_t last_column, int64_t off
 }
 
 template <Pairs kPairs>
-CK_INLINE bool tile_is_full(int64_t first_row, int64_t m, int64_t first_column,
-                            int64_t last_column, int64_t offset) {
+CK_INLINE bool tile_is_full(int64_t first_row, int64_t m, int64_t first_column, int64_t last_column,
+                            int64_t offset) {
   if constexpr (kPairs == Pairs::upper) return first_column + offset >= first_row + m;
   if constexpr (kPairs == Pairs::others) {
     return first_column + offset >= first_row + m || last_column + offset < first_row;
@@ -233,8 +238,8 @@ void panel_sums(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock<C
     if (tile_is_empty<kPairs>(first, column + real - 1, offset)) break;
     Vec<C> tile[kTileRows][V];
     squared_tile<kPairs, V, C>(z, rows, first, m, columns, panel, offset, tile);
-    const bool full = real == V * L &&
-                      tile_is_full<kPairs>(first, m, column, column + real - 1, offset);
+    const bool full =
+        real == V * L && tile_is_full<kPairs>(first, m, column, column + real - 1, offset);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       if (r >= m) break;
@@ -244,8 +249,7 @@ void panel_sums(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock<C
         Vec<C> distance = square_root(tile[r][v]);
         Vec<C> twice = norm + load(norms + v * L) - tile[r][v];  // 2 x_u.x_v
         if (!full) {
-          const auto mask =
-              pair_mask<kPairs, C>(first + r, column + v * L, column + real, offset);
+          const auto mask = pair_mask<kPairs, C>(first + r, column + v * L, column + real, offset);
           distance = mask ? distance : Vec<C>{};
           twice = mask ? twice : Vec<C>{};
         }
@@ -281,9 +285,14 @@ void add_distance_sums(const Rows<C>& z, const PointBlock<C>& rows, const Column
                                             scratch.columns, &scratch.energy);
     };
     switch (columns.vectors(panel)) {
-      case 1: run.template operator()<1>(); break;
-      case 2: run.template operator()<2>(); break;
-      default: run.template operator()<kTileVectors>();
+      case 1:
+        run.template operator()<1>();
+        break;
+      case 2:
+        run.template operator()<2>();
+        break;
+      default:
+        run.template operator()<kTileVectors>();
     }
     if constexpr (kColumnSums) {
       double* out = column_sums + panel * ColumnBlock<C>::kWidth;

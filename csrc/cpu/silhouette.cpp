@@ -25,8 +25,12 @@ class SilhouetteForward {
  public:
   SilhouetteForward(const PairProblem<C>& problem, const int64_t* labels, const Moments* moments,
                     const SilhouetteOutput& out)
-      : problem_(problem), segments_(problem.segments), labels_(labels),
-        c_(problem.segments.clusters), other_(static_cast<C*>(out.other)), nearest_(out.nearest),
+      : problem_(problem),
+        segments_(problem.segments),
+        labels_(labels),
+        c_(problem.segments.clusters),
+        other_(static_cast<C*>(out.other)),
+        nearest_(out.nearest),
         finder_(problem, moments),
         summary_(summarise_candidates(finder_, problem.segments, labels)) {
     choose_blocks();
@@ -91,8 +95,8 @@ class SilhouetteForward {
   void offer(int64_t place, double mean, int64_t j) {
     const int64_t u = segments_.order[place];
     const C value = static_cast<C>(mean);
-    const bool better = nearest_[u] < 0 || value < other_[u] ||
-                        (value == other_[u] && j < nearest_[u]);
+    const bool better =
+        nearest_[u] < 0 || value < other_[u] || (value == other_[u] && j < nearest_[u]);
     if (!better) return;
     other_[u] = value;
     nearest_[u] = static_cast<int32_t>(j);

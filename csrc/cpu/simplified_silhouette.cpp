@@ -14,23 +14,23 @@
 
 namespace ck {
 struct SimplifiedSilhouetteForward {
-  const int64_t* labels;   // IN [n] or null: the nearest centroid
-  const void* centroids;   // IN [c, d] or null: the means of z by label
+  const int64_t* labels;  // IN [n] or null: the nearest centroid
+  const void* centroids;  // IN [c, d] or null: the means of z by label
   int64_t c;
   bool singleton_zero;
-  int32_t* own_labels;     // OUT [n]
-  int32_t* other_labels;   // OUT [n], -1 where there is no other centroid
-  void* own;               // OUT [n]
-  void* other;             // OUT [n]
-  void* values;            // OUT [n] or null
-  double* total;           // OUT [1], the sum of the values
-  void* means;             // OUT [c, d] or null: not wanted, or not tied
-  int64_t* counts;         // OUT [c] or null, likewise
-  void* sums;              // OUT [c, d] or null: not wanted
+  int32_t* own_labels;    // OUT [n]
+  int32_t* other_labels;  // OUT [n], -1 where there is no other centroid
+  void* own;              // OUT [n]
+  void* other;            // OUT [n]
+  void* values;           // OUT [n] or null
+  double* total;          // OUT [1], the sum of the values
+  void* means;            // OUT [c, d] or null: not wanted, or not tied
+  int64_t* counts;        // OUT [c] or null, likewise
+  void* sums;             // OUT [c, d] or null: not wanted
 };
 
 struct SimplifiedSilhouetteBackward {
-  const void* grad;             // IN [1], or [n] where per_point
+  const void* grad;  // IN [1], or [n] where per_point
   bool per_point, mean, tied;
   const int32_t* own_labels;    // IN [n]
   const int32_t* other_labels;  // IN [n]
@@ -40,8 +40,8 @@ struct SimplifiedSilhouetteBackward {
   const int64_t* counts;        // IN [c], where tied and centers are given
   const void* sums;             // IN [c, d] or null: recompute
   int64_t c;
-  void* dz;                     // OUT [n, d]
-  void* dcentroids;             // OUT [c, d] or null
+  void* dz;          // OUT [n, d]
+  void* dcentroids;  // OUT [c, d] or null
 };
 }  // namespace ck
 
@@ -172,8 +172,9 @@ void forward(const MatrixView& view, const SimplifiedSilhouetteForward& args) {
       for (int64_t i = 0; i < m; ++i) {
         const int64_t u = begin + i;
         const C* x = a + i * stride;
-        const Point<C> point = place(x, centers, d, args.labels == nullptr ? nullptr : args.labels + u,
-                                     nearest[i], runner_up[i]);
+        const Point<C> point =
+            place(x, centers, d, args.labels == nullptr ? nullptr : args.labels + u, nearest[i],
+                  runner_up[i]);
         const int64_t y = point.own_label, k = point.other_label;
         args.own_labels[u] = static_cast<int32_t>(y);
         args.other_labels[u] = static_cast<int32_t>(k);
@@ -381,13 +382,12 @@ std::tuple<Tensor, Tensor> simplified_silhouette_backward(
   Tensor dz = new_matrix(z, n, d, z.scalar_type());
   Tensor dcentroids = new_matrix(z, need_centroids ? c : 0, d, real);
   CK_KERNEL(simplified_silhouette_bwd)
-  (view(z),
-   SimplifiedSilhouetteBackward{
-       g.data_ptr(), per_point, reduction == "mean", tied, pointer<int32_t>(own_labels),
-       pointer<int32_t>(other_labels), own.data_ptr(), other.data_ptr(),
-       known ? mu.data_ptr() : nullptr, pointer<int64_t>(counts),
-       sums.size(0) > 0 ? sums.data_ptr() : nullptr, c, dz.data_ptr(),
-       need_centroids ? dcentroids.data_ptr() : nullptr});
+  (view(z), SimplifiedSilhouetteBackward{
+                g.data_ptr(), per_point, reduction == "mean", tied, pointer<int32_t>(own_labels),
+                pointer<int32_t>(other_labels), own.data_ptr(), other.data_ptr(),
+                known ? mu.data_ptr() : nullptr, pointer<int64_t>(counts),
+                sums.size(0) > 0 ? sums.data_ptr() : nullptr, c, dz.data_ptr(),
+                need_centroids ? dcentroids.data_ptr() : nullptr});
   return {dz, dcentroids};
 }
 

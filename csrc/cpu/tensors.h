@@ -56,7 +56,8 @@ inline void check_indices(const Tensor& x, int64_t n, int64_t clusters, const ch
   CK_CHECK(x.is_contiguous(), name, " must be contiguous");
   for (int64_t i = 0; i < n; ++i) {
     const int32_t value = pointer<int32_t>(x)[i];
-    CK_CHECK(value >= -1 && value < clusters, name, " must lie in [-1, ", clusters, "), got ", value);
+    CK_CHECK(value >= -1 && value < clusters, name, " must lie in [-1, ", clusters, "), got ",
+             value);
   }
 }
 

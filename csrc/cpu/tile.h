@@ -59,8 +59,7 @@ class Panels {
  public:
   static constexpr int64_t kWidth = kTileVectors * kLanes<C>;
 
-  Panels(int64_t columns, int64_t d)
-      : columns_(columns), d_(d), full_(columns / kWidth) {
+  Panels(int64_t columns, int64_t d) : columns_(columns), d_(d), full_(columns / kWidth) {
     const int64_t rest = columns - full_ * kWidth;
     tail_vectors_ = ceil_div(rest, kLanes<C>);
     padded_ = full_ * kWidth + tail_vectors_ * kLanes<C>;
@@ -100,8 +99,8 @@ class Panels {
 
 // tile = bias + rows x panel. Not inlined: on its own the compiler keeps every accumulator in a register.
 template <typename C, int R, int V>
-__attribute__((noinline)) void product_tile(const C* a, int64_t stride, const C* panel, const C* bias,
-                                            int64_t d, Vec<C> (&tile)[R][V]) {
+__attribute__((noinline)) void product_tile(const C* a, int64_t stride, const C* panel,
+                                            const C* bias, int64_t d, Vec<C> (&tile)[R][V]) {
   constexpr int L = kLanes<C>;
   Vec<C> sum[R][V];
 #pragma GCC unroll 8

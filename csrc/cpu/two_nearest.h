@@ -70,7 +70,8 @@ struct TopTwo {
     store(index + L, second_index);
     int top = 0;
     for (int i = 1; i < L; ++i) {
-      if (value[i] < value[top] || (value[i] == value[top] && before(index[i], index[top]))) top = i;
+      if (value[i] < value[top] || (value[i] == value[top] && before(index[i], index[top])))
+        top = i;
     }
     int next = L + top;
     for (int i = 0; i < L; ++i) {
@@ -97,19 +98,18 @@ void two_nearest_block(const C* a, int64_t stride, int64_t m, const Panels<C>& p
                        TopTwo<C>* state, int64_t* nearest, int64_t* runner_up) {
   for (int64_t i = 0; i < m; ++i) state[i].clear();
   const Vec<Index<C>> lanes = lane_numbers<C>();
-  block_product(a, stride, m, panels,
-                [&](int64_t first, int64_t column, const auto& tile) {
-                  using Tile = std::remove_reference_t<decltype(tile)>;
-                  constexpr int R = std::extent_v<Tile, 0>, V = std::extent_v<Tile, 1>;
+  block_product(a, stride, m, panels, [&](int64_t first, int64_t column, const auto& tile) {
+    using Tile = std::remove_reference_t<decltype(tile)>;
+    constexpr int R = std::extent_v<Tile, 0>, V = std::extent_v<Tile, 1>;
 #pragma GCC unroll 8
-                  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-                    for (int v = 0; v < V; ++v) {
-                      const Index<C> base = static_cast<Index<C>>(column + v * kLanes<C>);
-                      state[first + r].add(tile[r][v], lanes + base);
-                    }
-                  }
-                });
+      for (int v = 0; v < V; ++v) {
+        const Index<C> base = static_cast<Index<C>>(column + v * kLanes<C>);
+        state[first + r].add(tile[r][v], lanes + base);
+      }
+    }
+  });
   for (int64_t i = 0; i < m; ++i) state[i].finish(nearest + i, runner_up + i);
 }
 

@@ -12,18 +12,18 @@ struct VarianceRatioState {
   const int64_t* labels;  // IN [n]
   int64_t c;
   bool tied, squared;
-  void* centers;      // [c, d]: OUT means where tied, else IN
-  int64_t* counts;    // OUT [c]
-  void* grand_mean;   // OUT [d]
-  double* scatter;    // OUT [2]: B, W
-  void* directions;   // OUT [c, d] or null
+  void* centers;     // [c, d]: OUT means where tied, else IN
+  int64_t* counts;   // OUT [c]
+  void* grand_mean;  // OUT [d]
+  double* scatter;   // OUT [2]: B, W
+  void* directions;  // OUT [c, d] or null
 };
 
 struct VarianceRatioBackward {
   double grad;
-  const double* scatter;   // IN [2]
-  void* dz;                // OUT [n, d]
-  void* dcentroids;        // OUT [c, d] or null
+  const double* scatter;  // IN [2]
+  void* dz;               // OUT [n, d]
+  void* dcentroids;       // OUT [c, d] or null
 };
 }  // namespace ck
 
@@ -89,8 +89,8 @@ void backward(const MatrixView& view, const VarianceRatioState& state,
     scored += state.counts[j];
   }
   const double between = args.scatter[0], within = args.scatter[1];
-  const double kappa =
-      static_cast<double>(scored - present) / static_cast<double>(std::max<int64_t>(present - 1, 1));
+  const double kappa = static_cast<double>(scored - present) /
+                       static_cast<double>(std::max<int64_t>(present - 1, 1));
   const double ratio = within > 0 ? between / within : 0.0;
   const double slope = within > 0 ? (state.squared ? 2 : 1) * args.grad * kappa / within : 0.0;
 
@@ -140,7 +140,8 @@ void variance_ratio_fwd(const MatrixView& z, const VarianceRatioState& state) {
 
 void variance_ratio_bwd(const MatrixView& z, const VarianceRatioState& state,
                         const VarianceRatioBackward& args) {
-  z.dtype == ScalarType::Double ? backward<double>(z, state, args) : backward<float>(z, state, args);
+  z.dtype == ScalarType::Double ? backward<double>(z, state, args)
+                                : backward<float>(z, state, args);
 }
 
 }  // namespace ck::CK_ISA
@@ -158,8 +159,14 @@ struct State {
   bool tied, squared;
 
   VarianceRatioState pointers() {
-    return {pointer<int64_t>(labels), centers.size(0), tied, squared, centers.data_ptr(),
-            pointer<int64_t>(counts), grand_mean.data_ptr(), scatter,
+    return {pointer<int64_t>(labels),
+            centers.size(0),
+            tied,
+            squared,
+            centers.data_ptr(),
+            pointer<int64_t>(counts),
+            grand_mean.data_ptr(),
+            scatter,
             directions.size(0) > 0 ? directions.data_ptr() : nullptr};
   }
 };
@@ -193,8 +200,8 @@ double index_value(const State& state, ScalarType real) {
                                                 : std::numeric_limits<float>::epsilon();
   const double floor = eps * (between + within);
   const double bottom = within > 0 ? within : floor > 0 ? floor : 1.0;
-  return static_cast<double>(scored - present) / static_cast<double>(std::max<int64_t>(present - 1, 1)) *
-         between / bottom;
+  return static_cast<double>(scored - present) /
+         static_cast<double>(std::max<int64_t>(present - 1, 1)) * between / bottom;
 }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -210,17 +217,20 @@ Forward variance_ratio(const Tensor& z, const Tensor& labels, std::optional<Tens
   set_element(value, 0, index_value(state, real));
   for (int i = 0; i < 2; ++i) set_element(scatter, i, state.scatter[i]);
   if (num_clusters == 0) {
-    return {value, new_matrix(z, 0, d, real), new_vector(z, 0, ScalarType::Long), state.grand_mean,
-            scatter, new_matrix(z, 0, d, real)};
+    return {
+        value,   new_matrix(z, 0, d, real), new_vector(z, 0, ScalarType::Long), state.grand_mean,
+        scatter, new_matrix(z, 0, d, real)};
   }
   Tensor means = state.tied ? state.centers : new_matrix(z, 0, d, real);
   return {value, means, state.counts, state.grand_mean, scatter, state.directions};
 }
 
-std::tuple<Tensor, Tensor> variance_ratio_backward(
-    const Tensor& grad, const Tensor& z, const Tensor& labels, const Tensor& centers,
-    const Tensor& counts, const Tensor& grand_mean, const Tensor& scatter, const Tensor& directions,
-    bool tied, std::string distance, bool need_centroids) {
+std::tuple<Tensor, Tensor> variance_ratio_backward(const Tensor& grad, const Tensor& z,
+                                                   const Tensor& labels, const Tensor& centers,
+                                                   const Tensor& counts, const Tensor& grand_mean,
+                                                   const Tensor& scatter, const Tensor& directions,
+                                                   bool tied, std::string distance,
+                                                   bool need_centroids) {
   check_points(z);
   const ScalarType real = compute_type(z);
   const int64_t n = z.size(0), d = z.size(1);

@@ -22,19 +22,14 @@ def _ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _frame(
-    title: str, body: str, x_ticks: list[tuple[float, str]], y_ticks: list[tuple[float, str]], x_name: str
-) -> str:
+def _frame(title: str, body: str, x_ticks: list[tuple[float, str]], y_ticks: list[tuple[float, str]], x_name: str) -> str:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     grid = "".join(
         f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{label}</text>'
         for y, label in y_ticks
     )
-    axis = "".join(
-        f'<text class="tick" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{label}</text>'
-        for x, label in x_ticks
-    )
+    axis = "".join(f'<text class="tick" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{label}</text>' for x, label in x_ticks)
     return (
         f'<figure class="chart"><figcaption>{html.escape(title)}</figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)}">{grid}{axis}'
@@ -44,15 +39,9 @@ def _frame(
     )
 
 
-def line_chart(
-    title: str, xs: Sequence[float], ys: Sequence[float], color: str, mark: float | None = None, log: bool = False
-) -> str:
+def line_chart(title: str, xs: Sequence[float], ys: Sequence[float], color: str, mark: float | None = None, log: bool = False) -> str:
     """One curve over the epochs; ``mark`` draws a vertical line (the kept encoder); NaN values are left out."""
-    points = [
-        (x, math.log10(y) if log else y)
-        for x, y in zip(xs, ys, strict=True)
-        if math.isfinite(y) and (y > 0 or not log)
-    ]
+    points = [(x, math.log10(y) if log else y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y) and (y > 0 or not log)]
     if not points:
         return ""
     left, right = min(x for x, _ in points), max(x for x, _ in points)

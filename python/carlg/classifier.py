@@ -59,33 +59,23 @@ class SparseDesign:
         columns = x.shape[1]
         self.squares = torch.stack(
             [
-                torch.zeros(columns + 1).index_add_(0, f.col_indices(), f.values().square()).index_fill_(
-                    0, torch.tensor(columns), float(f.shape[0])
-                )
+                torch.zeros(columns + 1)
+                .index_add_(0, f.col_indices(), f.values().square())
+                .index_fill_(0, torch.tensor(columns), float(f.shape[0]))
                 for f in self.folds
             ]
         )
 
     def product(self, weights: Tensor) -> Tensor:
-        return torch.stack(
-            [multiply(f, w[:-1]) + w[-1] for f, w in zip(self.folds, weights, strict=True)]
-        )
+        return torch.stack([multiply(f, w[:-1]) + w[-1] for f, w in zip(self.folds, weights, strict=True)])
 
     def adjoint(self, values: Tensor) -> Tensor:
         return torch.stack(
-            [
-                torch.cat([multiply(f, v.contiguous()), v.sum(0, keepdim=True)])
-                for f, v in zip(self.transposed, values, strict=True)
-            ]
+            [torch.cat([multiply(f, v.contiguous()), v.sum(0, keepdim=True)]) for f, v in zip(self.transposed, values, strict=True)]
         )
 
     def decide(self, weights: Tensor, rows: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                multiply(take_rows(self.source, r), w[:-1].contiguous()) + w[-1]
-                for r, w in zip(rows, weights, strict=True)
-            ]
-        )
+        return torch.stack([multiply(take_rows(self.source, r), w[:-1].contiguous()) + w[-1] for r, w in zip(rows, weights, strict=True)])
 
 
 def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -151,9 +141,7 @@ def solve(
     return weights
 
 
-def _newton_direction(
-    features: Design, gradient: Tensor, curvature: Tensor, c: Tensor, slope: Tensor
-) -> tuple[Tensor, Tensor]:
+def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """d and X d with (I + C X^T diag(curvature) X) d close to -gradient."""
     condition = 1 / (1 + (c * curvature.mean(1))[:, None, :] * features.squares[:, :, None])
     residual = -gradient
@@ -179,13 +167,9 @@ def _newton_direction(
     return direction, moved
 
 
-def _line_search(
-    w: Tensor, u: Tensor, y: Tensor, c: Tensor, direction: Tensor, moved: Tensor, gradient: Tensor
-) -> Tensor:
+def _line_search(w: Tensor, u: Tensor, y: Tensor, c: Tensor, direction: Tensor, moved: Tensor, gradient: Tensor) -> Tensor:
     """Largest of 1, 1/2, 1/4, ... that lowers every objective enough; X is not needed, the margins are linear in the step."""
-    square, cross, second = (
-        (a * b).sum(1) for a, b in ((w, w), (w, direction), (direction, direction))
-    )
+    square, cross, second = ((a * b).sum(1) for a, b in ((w, w), (w, direction), (direction, direction)))
     descent = (gradient * direction).sum(1)
 
     def objective(step: Tensor) -> Tensor:

@@ -27,9 +27,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: list[str]) -> None:
         text += f"; {', '.join(special)})" if special else ")"
         text = text.replace("%", "%%")
         if isinstance(default, bool):
-            parser.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text
-            )
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
         else:
             choices = field.metadata["choices"]
             metavar = "|".join(choices) if choices else type(default).__name__.upper()
@@ -43,8 +41,13 @@ def build_parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", allow_abbrev=False, help="train on a graph, evaluate, write a report")
     _add_settings(train, list(FIELDS))
     train.add_argument("--out", default=None, metavar="DIR", help="folder of the run's files (default: runs/DATASET-VARIANT-SEED)")
-    train.add_argument("--config", default=None, metavar="FILE", help="settings from a TOML file, or `published`: the authors' settings "
-                       "for this variant and data set (default: none, the label-free recipe)")
+    train.add_argument(
+        "--config",
+        default=None,
+        metavar="FILE",
+        help="settings from a TOML file, or `published`: the authors' settings "
+        "for this variant and data set (default: none, the label-free recipe)",
+    )
     train.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
     train.add_argument("--no-report", action="store_true", help="do not write report.html")
     train.add_argument("--quiet", action="store_true", help="no progress and no summary")
@@ -60,8 +63,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     reproduce = commands.add_parser("reproduce", allow_abbrev=False, help="the paper's tables on the data found under --root, row by row")
     _add_settings(reproduce, ["root"])
-    reproduce.add_argument("--results", default="docs/reproduction.json", metavar="FILE", help="rows done so far; kept and continued "
-                           "(default: docs/reproduction.json)")
+    reproduce.add_argument(
+        "--results",
+        default="docs/reproduction.json",
+        metavar="FILE",
+        help="rows done so far; kept and continued (default: docs/reproduction.json)",
+    )
     reproduce.add_argument("--out", default="docs/REPRODUCTION.md", metavar="FILE", help="tables to write (default: docs/REPRODUCTION.md)")
     reproduce.add_argument("--datasets", default="", metavar="A,B", help="only these data sets (default: all that are found)")
     reproduce.add_argument("--variants", default="sim,sil,vrc", metavar="A,B", help="variants (default: sim,sil,vrc)")

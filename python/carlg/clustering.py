@@ -72,9 +72,7 @@ class MedoidClusterer(Clusterer):
         self.medoids = state
 
 
-def make_clusterer(
-    config: Config, clusters: int, generator: torch.Generator, edge_index: Tensor
-) -> Clusterer:
+def make_clusterer(config: Config, clusters: int, generator: torch.Generator, edge_index: Tensor) -> Clusterer:
     if config.clustering == "kmedoids":
         return MedoidClusterer(config, clusters, generator, edge_index)
     return Clusterer(config, clusters, generator)

@@ -16,9 +16,7 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the command line shows it as one line and leaves with code 2."""
 
 
-def _option(
-    default: Any, help: str, choices: tuple[str, ...] | None = None, least: float | None = None
-) -> Any:
+def _option(default: Any, help: str, choices: tuple[str, ...] | None = None, least: float | None = None) -> Any:
     metadata = {"help": help, "choices": choices, "least": least}
     if isinstance(default, tuple):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
@@ -31,8 +29,9 @@ class Config:
 
     dataset: str = _option("digits", "data set name (see `carlg datasets`) or path of an .npz graph")
     root: str = _option("data", "folder with the data sets in torch_geometric's layout")
-    variant: str = _option("sim", "index to train: simplified silhouette, exact silhouette, variance ratio, "
-                           "mean silhouette, margin", VARIANTS)
+    variant: str = _option(
+        "sim", "index to train: simplified silhouette, exact silhouette, variance ratio, mean silhouette, margin", VARIANTS
+    )
     seed: int = _option(0, "seed of weights and clustering", least=0)
     epochs: int = _option(20, "epochs at most (the cosine schedule ends there)", least=1)
     lr: float = _option(1e-3, "learning rate of AdamW", least=0)
@@ -54,17 +53,27 @@ class Config:
     norm: str = _option("layer", "normalisation: graph LayerNorm or BatchNorm(momentum 0.99)", ("layer", "batch"))
     predictor: int = _option(512, "hidden width of the predictor; 0: none", least=0)
     normalize: bool = _option(True, "cluster and score rows of length one")
-    features: str = _option("auto", "input features: divide by the row sum, standardise the columns, or as they are; auto: row where "
-                            "no value is negative, else column", ("auto", "row", "column", "none"))
-    select: str = _option("label-free", "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last one",
-                          ("label-free", "validation", "last"))
+    features: str = _option(
+        "auto",
+        "input features: divide by the row sum, standardise the columns, or as they are; auto: row where no value is negative, else column",
+        ("auto", "row", "column", "none"),
+    )
+    select: str = _option(
+        "label-free",
+        "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last one",
+        ("label-free", "validation", "last"),
+    )
     stop_churn: float = _option(0.001, "label-free: stop once fewer points than this share change cluster", least=0)
     patience: int = _option(10, "validation: epochs without a better accuracy before stopping", least=1)
     batch_nodes: int = _option(0, "nodes in a mini-batch; 0: full batch", least=0)
     sampler: str = _option("cluster", "mini-batches: parts of the graph, or seeds with sampled neighbours", ("cluster", "neighbor"))
     fanout: int = _option(10, "neighbours drawn per node and layer by the neighbor sampler", least=1)
-    protocol: str = _option("auto", "train/validation/test shares of the classification; auto: the data set's own masks where it is "
-                            "published with several, else 20/40/40", PROTOCOLS)
+    protocol: str = _option(
+        "auto",
+        "train/validation/test shares of the classification; auto: the data set's own masks where it is "
+        "published with several, else 20/40/40",
+        PROTOCOLS,
+    )
     splits: int = _option(20, "random splits of the classification", least=1)
     nodes: int = _option(1000, "sbm: number of nodes", least=10)
     device: str = _option("auto", "auto, cpu, cuda, ...")
@@ -94,8 +103,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 # What differs between the variants where no label is looked at; docs/TRAINING.md has the study behind it.
 RECIPES: dict[str, dict[str, Any]] = {
     "sim": {},
-    "sil": {},
-    "vrc": {"lr": 3e-4, "target": None, "log_index": True},
+    "sil": {"lr": 5e-4},
+    "vrc": {"lr": 2e-4, "target": None, "log_index": True},
     "mean": {"target": None},
     "margin": {"target": None},
 }

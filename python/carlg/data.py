@@ -216,9 +216,7 @@ def _download(name: str, root: pathlib.Path) -> pathlib.Path:
                 if (folder / file).is_file():
                     continue
                 print(f"downloading {source.url}{file}", file=sys.stderr)
-                with urlopen(source.url + file, timeout=30) as answer, tempfile.NamedTemporaryFile(
-                    dir=folder, delete=False
-                ) as part:
+                with urlopen(source.url + file, timeout=30) as answer, tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
                     part.write(answer.read())
                 os.replace(part.name, folder / file)
     except OSError as error:

@@ -18,9 +18,7 @@ class Layer(nn.Module):
     def __init__(self, inputs: int, outputs: int, norm: str, generator: torch.Generator | None) -> None:
         super().__init__()
         bound = math.sqrt(6.0 / (inputs + outputs))
-        self.weight = nn.Parameter(
-            torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator)
-        )
+        self.weight = nn.Parameter(torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.gain = nn.Parameter(torch.ones(outputs))
         self.shift = nn.Parameter(torch.zeros(outputs))
@@ -35,9 +33,7 @@ class Layer(nn.Module):
         if not self.batch_norm:
             out: Tensor = graph_norm_prelu(propagated, self.bias, self.gain, self.shift, self.slope)
             return out
-        y = F.batch_norm(
-            propagated + self.bias, self.running_mean, self.running_var, self.gain, self.shift, self.training, 0.99
-        )
+        y = F.batch_norm(propagated + self.bias, self.running_mean, self.running_var, self.gain, self.shift, self.training, 0.99)
         return prelu(y, self.slope)
 
 
@@ -50,9 +46,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.features, self.widths, self.norm = features, tuple(widths), norm
         sizes = [features, *widths]
-        self.layers = nn.ModuleList(
-            Layer(i, o, norm, generator) for i, o in zip(sizes, sizes[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(Layer(i, o, norm, generator) for i, o in zip(sizes, sizes[1:], strict=False))
 
     def forward(self, inputs: Inputs) -> Tensor:
         if inputs.num_features != self.features:

@@ -15,7 +15,7 @@ SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)
 
 
 def resolve_protocol(protocol: str, graph: Graph) -> str:
-    """"auto": the masks of a data set that is published with several (WikiCS), else 20/40/40."""
+    """ "auto": the masks of a data set that is published with several (WikiCS), else 20/40/40."""
     masks = graph.train_masks
     if protocol == "auto":
         return "masks" if masks is not None and masks.shape[1] > 1 else "20/40/40"
@@ -90,10 +90,7 @@ def node_clustering(x: Tensor, graph: Graph, runs: int = 10, restarts: int = 10,
         labels = _sparse_kmeans(z, graph.num_classes, runs, seed)
     else:
         generator = torch.Generator().manual_seed(seed)
-        labels = [
-            ck.kmeans(z, graph.num_classes, n_init=restarts, max_iter=300, generator=generator).labels.numpy()
-            for _ in range(runs)
-        ]
+        labels = [ck.kmeans(z, graph.num_classes, n_init=restarts, max_iter=300, generator=generator).labels.numpy() for _ in range(runs)]
     nmi = [normalized_mutual_info_score(truth, found) for found in labels]
     homogeneity = [homogeneity_score(truth, found) for found in labels]
     return float(np.mean(nmi)), float(np.mean(homogeneity))
@@ -104,15 +101,11 @@ def _sparse_kmeans(x: Tensor, clusters: int, runs: int, seed: int) -> list[np.nd
 
     matrix = scipy_csr(x)
     matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-    fits = (
-        MiniBatchKMeans(clusters, n_init=3, batch_size=4096, random_state=seed + run) for run in range(runs)
-    )
+    fits = (MiniBatchKMeans(clusters, n_init=3, batch_size=4096, random_state=seed + run) for run in range(runs))
     return [fit.fit_predict(matrix) for fit in fits]
 
 
-def similarity_search(
-    x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000
-) -> list[float]:
+def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000) -> list[float]:
     """Share of the k most similar other nodes (cosine) that have the query's class, for k in ``ranks``.
 
     Queries go by in chunks; above ``most_queries`` nodes evenly spaced ones are asked, against all nodes.

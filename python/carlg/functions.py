@@ -27,9 +27,7 @@ def _moments(x: Tensor, bias: Tensor, column: Tensor) -> tuple[float, float]:
     second = (square + 2 * float(b @ column.double()) + n * float(b @ b)) / count
     variance = second - mean * mean
     if variance < 1e-3 * second:
-        variance = sum(
-            float((x[i : i + _rows(x)].double() + (b - mean)).square_().sum()) for i in _blocks(x)
-        ) / count
+        variance = sum(float((x[i : i + _rows(x)].double() + (b - mean)).square_().sum()) for i in _blocks(x)) / count
     return mean, max(variance, 0.0) ** 0.5
 
 

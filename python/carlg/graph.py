@@ -122,9 +122,7 @@ def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
         raise ConfigError(f"edge_index must be of shape (2, m), got {tuple(edge_index.shape)}")
     edge_index = edge_index.to(torch.int64)
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-        raise ConfigError(
-            f"edge_index must be in [0, {num_nodes}), got {int(edge_index.min())}..{int(edge_index.max())}"
-        )
+        raise ConfigError(f"edge_index must be in [0, {num_nodes}), got {int(edge_index.min())}..{int(edge_index.max())}")
     row, col = edge_index[:, edge_index[0] != edge_index[1]]
     if undirected:
         row, col = torch.cat([row, col]), torch.cat([col, row])

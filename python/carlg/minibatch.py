@@ -26,9 +26,7 @@ class BatchTrainer(Trainer):
 
     def __init__(self, graph: Graph, config: Config) -> None:
         super().__init__(graph, config)
-        self.sampler = Sampler(
-            graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator
-        )
+        self.sampler = Sampler(graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator)
         self.counts = torch.zeros(self.clusters, device=self.device)
         self.labels = torch.full((graph.num_nodes,), -1, device=self.device)
 

@@ -11,10 +11,6 @@ from torch import Tensor
 
 from carlg.graph import Graph
 
-# Columns of B that a sparse product takes at a time, so that the gathered rows stay in the cache.
-_COLUMNS = 128
-_CACHE_BYTES = 12 << 20
-
 
 @dataclass(frozen=True)
 class SparseMatrix:
@@ -37,16 +33,10 @@ class SparseMatrix:
 
 
 def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
-    """CSR times dense, by column blocks where the dense side is larger than the cache."""
+    """CSR times dense. On the CPU torch's own reduction is faster than the vendor's product, and no slower than column blocks."""
     if dense.device.type != "cpu" or dense.dtype != torch.float32:
         return matrix @ dense
-    if dense.numel() * 4 <= _CACHE_BYTES or dense.shape[1] <= _COLUMNS or matrix.values().numel() < 8 * dense.shape[0]:
-        return torch.sparse.mm(matrix, dense.contiguous(), reduce="sum")
-    out = dense.new_empty(matrix.shape[0], dense.shape[1])
-    for start in range(0, dense.shape[1], _COLUMNS):
-        block = dense[:, start : start + _COLUMNS].contiguous()
-        out[:, start : start + _COLUMNS] = torch.sparse.mm(matrix, block, reduce="sum")
-    return out
+    return torch.sparse.mm(matrix, dense.contiguous(), reduce="sum")
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -80,9 +70,7 @@ def normalized_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
     values = scale[source] * scale[target]
     forward = build_csr(target, source, values, (num_nodes, num_nodes))
     backward = build_csr(source, target, values, (num_nodes, num_nodes))
-    symmetric = torch.equal(forward.crow_indices(), backward.crow_indices()) and torch.equal(
-        forward.col_indices(), backward.col_indices()
-    )
+    symmetric = torch.equal(forward.crow_indices(), backward.crow_indices()) and torch.equal(forward.col_indices(), backward.col_indices())
     return SparseMatrix(forward, forward if symmetric else backward)
 
 

@@ -85,9 +85,7 @@ def _cards(metrics: dict[str, Any]) -> str:
         )
     )
     cards.append(_card(f"{metrics['peak_memory_mb']:.0f} MB", "peak memory", "of the process, training"))
-    cards.append(
-        _card(f"{metrics['effective_rank']:.1f}", "effective rank of z", f"churn {100 * metrics['churn']:.2f} %")
-    )
+    cards.append(_card(f"{metrics['effective_rank']:.1f}", "effective rank of z", f"churn {100 * metrics['churn']:.2f} %"))
     return "".join(cards)
 
 
@@ -126,10 +124,7 @@ def _charts(trainer: Trainer, metrics: dict[str, Any]) -> str:
         ("Effective rank of z", "rank", "--purple", False),
         ("Learning rate", "lr", "--grey", False),
     )
-    charts = [
-        line_chart(title, epochs, [getattr(r, key) for r in trainer.history], color, mark, log)
-        for title, key, color, log in curves
-    ]
+    charts = [line_chart(title, epochs, [getattr(r, key) for r in trainer.history], color, mark, log) for title, key, color, log in curves]
     labels = trainer.labels
     if labels is not None:
         sizes = torch.bincount(labels[labels >= 0].cpu(), minlength=trainer.clusters)

@@ -139,11 +139,7 @@ def _restore(trainer: Trainer, folder: pathlib.Path, resume: bool) -> None:
     config, path, settings = trainer.config, folder / "checkpoint.pt", folder / "config.toml"
     if resume and path.exists():
         earlier = recipe(str(settings)) if settings.exists() else config
-        differing = [
-            name
-            for name, value in vars(config).items()
-            if name not in _NEUTRAL and getattr(earlier, name) != value
-        ]
+        differing = [name for name, value in vars(config).items() if name not in _NEUTRAL and getattr(earlier, name) != value]
         if differing:
             raise ConfigError(f"cannot resume {folder}: {', '.join(differing)} differ from its config.toml")
         trainer.load_state(checkpoint.load(path))
@@ -203,16 +199,24 @@ def _percent(metrics: dict[str, Any]) -> str:
 
 
 def _summary(metrics: dict[str, Any], trainer: Trainer, folder: pathlib.Path | None) -> None:
-    print(f"{metrics['dataset']} {metrics['variant']}, seed {metrics['seed']}: {metrics['stopped']}; "
-          f"encoder of epoch {metrics['best_epoch']} (selection: {metrics['selection']})")
-    print(f"accuracy ({metrics['protocol']}): {_percent(metrics)}; untrained encoder "
-          f"{_percent(metrics['random_init'])}; raw features {_percent(metrics['raw_features'])}")
+    print(
+        f"{metrics['dataset']} {metrics['variant']}, seed {metrics['seed']}: {metrics['stopped']}; "
+        f"encoder of epoch {metrics['best_epoch']} (selection: {metrics['selection']})"
+    )
+    print(
+        f"accuracy ({metrics['protocol']}): {_percent(metrics)}; untrained encoder "
+        f"{_percent(metrics['random_init'])}; raw features {_percent(metrics['raw_features'])}"
+    )
     if metrics["nmi"] is not None:
-        print(f"clustering: NMI {metrics['nmi']:.3f}, homogeneity {metrics['homogeneity']:.3f}; "
-              f"similarity search: Hits@5 {metrics['hits5']:.3f}, Hits@10 {metrics['hits10']:.3f}")
-    print(f"epoch {1e3 * metrics['seconds_per_epoch']:.0f} ms for {metrics['epoch_gflop']:.1f} GF of products: "
-          f"{metrics['epoch_over_products']:.2f} times what they cost at {metrics['product_gflops']:.0f} GF/s; "
-          f"peak memory {metrics['peak_memory_mb']:.0f} MB")
+        print(
+            f"clustering: NMI {metrics['nmi']:.3f}, homogeneity {metrics['homogeneity']:.3f}; "
+            f"similarity search: Hits@5 {metrics['hits5']:.3f}, Hits@10 {metrics['hits10']:.3f}"
+        )
+    print(
+        f"epoch {1e3 * metrics['seconds_per_epoch']:.0f} ms for {metrics['epoch_gflop']:.1f} GF of products: "
+        f"{metrics['epoch_over_products']:.2f} times what they cost at {metrics['product_gflops']:.0f} GF/s; "
+        f"peak memory {metrics['peak_memory_mb']:.0f} MB"
+    )
     if folder is not None:
         print(f"written to {folder}: report.html, metrics.json, encoder.pt, embeddings.npy, config.toml, events")
 

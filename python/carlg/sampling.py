@@ -45,9 +45,7 @@ class Sampler:
 
         n = self.graph.num_nodes
         ones = np.ones(len(self.targets), dtype=np.int8)
-        matrix = sp.csr_matrix(
-            (ones, self.targets.numpy().astype(np.int32), self.pointers.numpy().astype(np.int32)), shape=(n, n)
-        )
+        matrix = sp.csr_matrix((ones, self.targets.numpy().astype(np.int32), self.pointers.numpy().astype(np.int32)), shape=(n, n))
         return torch.from_numpy(reverse_cuthill_mckee(matrix, symmetric_mode=True).astype(np.int64))
 
     def __len__(self) -> int:

@@ -93,9 +93,7 @@ class Trainer:
         self.device = resolve_device(config.device)
         self.edge_index = graph.edge_index.to(self.device)
         self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)
-        self.encoder, self.predictor = (
-            module.to(self.device) for module in build_models(config, graph.num_features)
-        )
+        self.encoder, self.predictor = (module.to(self.device) for module in build_models(config, graph.num_features))
         self.parameters = [*self.encoder.parameters(), *self.predictor.parameters()]
         self.optimizer = torch.optim.AdamW(
             parameter_groups(self.parameters, config.relative_lr),

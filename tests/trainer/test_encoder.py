@@ -9,7 +9,7 @@ from carlg import synthetic
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.functions import graph_norm_prelu, prelu, unit_rows
 from carlg.graph import csr_tensor
-from carlg.propagation import Inputs, multiply
+from carlg.propagation import Inputs
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -81,9 +81,7 @@ def test_graph_norm_keeps_digits_far_from_zero():
     ones, zeros = torch.ones(8), torch.zeros(8)
     got = graph_norm_prelu(x.clone(), zeros, ones, zeros, torch.tensor([0.25]))
     wide = x.double()
-    expected = torch.nn.functional.prelu(
-        (wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64)
-    )
+    expected = torch.nn.functional.prelu((wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64))
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=5e-3)
 
 
@@ -101,16 +99,6 @@ def test_unit_rows_of_zero():
     z = unit_rows(q)
     z.sum().backward()
     assert not z.any() and not q.grad.any()
-
-
-def test_multiply_by_column_blocks(monkeypatch):
-    generator = torch.Generator().manual_seed(2)
-    dense = torch.randn(60, 300, generator=generator)
-    mask = torch.rand(90, 60, generator=generator) < 0.9
-    matrix = torch.randn(90, 60, generator=generator) * mask
-    monkeypatch.setattr("carlg.propagation._CACHE_BYTES", 1000)
-    got = multiply(csr_tensor(matrix.numpy()), dense)
-    torch.testing.assert_close(got, matrix @ dense, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
