@@ -202,7 +202,7 @@ def fit_grid(x: Tensor, y: Tensor, rows: Tensor, classes: int) -> tuple[DenseDes
 def search_and_fit(
     x: Tensor, y: Tensor, train: Tensor, test: Tensor, classes: int, generator: torch.Generator, folds: int = 5
 ) -> tuple[Tensor, float]:
-    """Predictions for ``test`` and the chosen C; the grid is scored by subset accuracy on random halves of ``train`` (SPEC 3.1)."""
+    """Predictions for ``test`` and the chosen C; the grid is scored by subset accuracy on random halves of ``train``."""
     size = train.shape[0]
     order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2

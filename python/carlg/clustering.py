@@ -1,4 +1,4 @@
-"""Clustering of every epoch with what is carried from the last one (SPEC 1.5): ``labels = clusterer(z)``."""
+"""Clustering of every epoch with what is carried from the last one: ``labels = clusterer(z)``."""
 
 from typing import Any
 

@@ -179,7 +179,7 @@ def _number(name: str, value: Any, kind: type) -> Any:
 
 
 def published(variant: str, dataset: str) -> dict[str, Any]:
-    """The authors' settings of a (variant, data set), SPEC section 2; ConfigError where there are none."""
+    """The authors' settings of a (variant, data set); ConfigError where there are none."""
     path = CONFIGS / f"{variant}_{dataset}.toml"
     if not path.exists():
         known = ", ".join(sorted(p.stem for p in CONFIGS.glob("*.toml")))

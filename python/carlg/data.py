@@ -178,7 +178,7 @@ def _read_planetoid(name: str, folder: pathlib.Path) -> Graph:
 
 
 def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
-    """WikiCS: shift by the global minimum, divide by the row sum, standardise the columns (SPEC 1.1), unless told otherwise."""
+    """WikiCS: shift by the global minimum, divide by the row sum, standardise the columns, unless told otherwise."""
     with open(folder / "data.json", encoding="utf-8") as file:
         raw = json.load(file)
     x = torch.tensor(raw["features"], dtype=torch.float32)

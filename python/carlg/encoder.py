@@ -1,4 +1,4 @@
-"""Encoder and predictor (SPEC 1.2, 1.3):  H = layers of PReLU(norm(A_hat H W + b)),  z = unit rows of Pred(H)."""
+"""Encoder and predictor:  H = layers of PReLU(norm(A_hat H W + b)),  z = unit rows of Pred(H)."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Downstream tasks (SPEC 3): node classification, node clustering, similarity search, each with its protocol's name."""
+"""Downstream tasks: node classification, node clustering, similarity search, each with its protocol's name."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@ def _moments(x: Tensor, bias: Tensor, column: Tensor) -> tuple[float, float]:
 
 
 class GraphNormPReLU(torch.autograd.Function):
-    """PReLU(gain * (x + bias - m) / (s + eps) + shift), m and s the mean and population deviation of all entries (SPEC 1.2).
+    """PReLU(gain * (x + bias - m) / (s + eps) + shift), m and s the mean and population deviation of all entries.
 
     Without a gradient to keep x for, the result is written over it.
     """

@@ -15,7 +15,7 @@ from carlg.run import make_trainer, make_validator
 from carlg.trainer import build_models
 
 DATASETS = ("wiki-cs", "amazon-computers", "amazon-photos", "coauthor-cs", "coauthor-physics")
-# SPEC 4.1 to 4.3: accuracy (mean, deviation over splits) in per cent; NMI, homogeneity, Hits@5, Hits@10 (published for sim only).
+# The paper: accuracy (mean, deviation over splits) in per cent; NMI, homogeneity, Hits@5, Hits@10 (published for sim only).
 PAPER_ACCURACY = {
     "random": ((78.95, 0.58), (86.46, 0.38), (92.08, 0.48), (91.64, 0.29), (93.71, 0.29)),
     "sim": ((79.58, 0.60), (90.14, 0.33), (93.37, 0.37), (93.36, 0.39), (95.96, 0.09)),
@@ -197,7 +197,7 @@ def _other_table(rows: list[dict[str, Any]]) -> str:
 _INTRODUCTION = """# Reproduction of the paper's tables
 
 Made by `carlg reproduce` from the rows in reproduction.json; run again to continue. Accuracy in per cent: L2-regularised one-vs-rest
-logistic regression on unit rows, C by grid search inside the training part (SPEC 3.1), mean over 20 random splits. "published" are the
+logistic regression on unit rows, C by grid search inside the training part, mean over 20 random splits. "published" are the
 authors' settings with their selection: the epoch with the best validation accuracy over 3 splits, so labels choose the epoch (the
 settings themselves are the best of 50 trials). "defaults" look at no label: not in training, not in stopping, not in the settings.
 """

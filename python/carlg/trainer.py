@@ -1,4 +1,4 @@
-"""The training loop (SPEC 1.4) with its label-free watch: churn of the clusters and effective rank of z, every epoch.
+"""The training loop with its label-free watch: churn of the clusters and effective rank of z, every epoch.
 
 One epoch: z = unit rows of Pred(Enc(X)); cluster z; loss of the index on (z, labels); AdamW. Labels are constants, the gradient
 flows through z and the centroids. The encoder "of epoch t" has made t steps; epoch 0 is the untrained one.

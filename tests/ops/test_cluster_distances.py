@@ -69,7 +69,7 @@ def test_margin_without_edges_is_the_negative_mean_distance():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_margin_equals_mean_silhouette_on_ideal_graphs(seed):
-    """SPEC 6.7: clusters = classes of equal size, all edges inside and none between: the same for every embedding, gradient included."""
+    """Clusters = classes of equal size, all edges inside and none between: the same for every embedding, gradient included."""
     z = torch.randn(60, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
     labels = torch.arange(60) % 5
     edges = (labels[:, None] == labels).nonzero().T
