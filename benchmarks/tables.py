@@ -39,30 +39,44 @@ def losses(rows: Rows) -> str:
 
 
 def kmeans(rows: Rows) -> str:
-    """One line a size: our time, the peers' times over ours, and what an iteration costs in bare products."""
-    sizes = dict.fromkeys((row["n"], row["c"], row["d"]) for row in rows if {"n", "c", "d", "function"} <= row.keys())
-    lines = ["| n, c, d | ours | scikit-learn | faiss |", "|---|---|---|---|"]
-    for n, c, d in sizes:
-        best = {row["function"]: row["best_ms"] for row in rows if (row.get("n"), row.get("c"), row.get("d")) == (n, c, d)}
-        if not {"ours", "sklearn", "faiss"} <= best.keys():
-            continue
-        ours = best["ours"]
-        lines.append(
-            f"| {n:,}, {c:,}, {d} | **{ours:.0f} ms** | {best['sklearn']:.0f} ms ({best['sklearn'] / ours:.1f}x) | {best['faiss']:.0f} ms ({best['faiss'] / ours:.1f}x) |"
-        )
+    """One line a size: our time and the peers' times over ours."""
+    lines = ["| n, c, d, iterations | ours | scikit-learn | faiss |", "|---|---|---|---|"]
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        chosen = [row for row in rows if row["shape"] == shape]
+        best = {row["function"]: row["best_ms"] for row in chosen}
+        row = chosen[0]
+        if "ours" in best:
+            ours, sklearn, faiss = best["ours"], best["sklearn"], best["faiss"]
+            name = f"{row['n']:,}, {row['c']:,}, {row['d']}, {row['iterations']}"
+            lines.append(
+                f"| {name} | **{ours:.0f} ms** | {sklearn:.0f} ms ({sklearn / ours:.1f}x) | {faiss:.0f} ms ({faiss / ours:.1f}x) |"
+            )
+        else:
+            ours, sklearn = best["ours, k-means++ and one iteration"], best["sklearn, k-means++"]
+            name = f"{row['n']:,}, {row['c']:,}, {row['d']}, k-means++ start"
+            lines.append(f"| {name} | **{ours:.0f} ms** | {sklearn:.0f} ms ({sklearn / ours:.1f}x) | |")
     return "\n".join(lines) if len(lines) > 2 else "(no results)"
 
 
 def silhouette(rows: Rows) -> str:
-    """One line a kind of data: our forward and forward + backward, and the peers' times over ours."""
-    lines = ["| n = 7,650, c = 31, d = 256 | forward | scikit-learn | forward + backward | usual loop |", "|---|---|---|---|---|"]
+    """One line a kind of data: our forward and forward + backward, the peers' times over ours, and the pairs computed."""
+    lines = [
+        "| exact silhouette | forward | scikit-learn | forward + backward | usual loop | pairs computed |",
+        "|---|---|---|---|---|---|",
+    ]
     for kind in ("separated", "overlapping"):
-        best = {row["function"]: row["best_ms"] for row in rows if row.get("kind") == kind and row.get("n") == 7650}
-        if not {"forward", "forward+backward", "sklearn", "loop"} <= best.keys():
+        chosen = {row["function"]: row for row in rows if row["sweep"] == kind}
+        if not chosen:
             continue
-        f, fb = best["forward"], best["forward+backward"]
+        forward = chosen["forward"]
+        both = chosen["ours, loss and gradient"]["best_ms"]
+        sklearn = chosen["scikit-learn, values"]["best_ms"]
+        loop = chosen["loop over pairs of clusters, loss and gradient"]["best_ms"]
+        f = forward["best_ms"]
+        name = f"{kind}, n = {forward['n']:,}, c = {forward['c']}, d = {forward['d']}"
         lines.append(
-            f"| {kind} | **{f:.0f} ms** | {best['sklearn']:.0f} ms ({best['sklearn'] / f:.0f}x) | **{fb:.0f} ms** | {best['loop']:.0f} ms ({best['loop'] / fb:.0f}x) |"
+            f"| {name} | **{f:.0f} ms** | {sklearn:.0f} ms ({sklearn / f:.0f}x) | **{both:.0f} ms** "
+            f"| {loop:.0f} ms ({loop / both:.0f}x) | {100 * forward['pairs']:.1f} % of n² |"
         )
     return "\n".join(lines) if len(lines) > 2 else "(no results)"
 
