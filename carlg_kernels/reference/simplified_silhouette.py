@@ -69,8 +69,10 @@ def simplified_silhouette(
     hit = own_labels == near
     other_labels = torch.where(hit, second, near)
     other = torch.where(hit, second_distance, near_distance)
+    lonely = other_labels < 0
+    other = other.masked_fill(lonely, 0)
     own = distance(x, centers[own_labels.clamp(min=0)])
-    value = silhouette_value(own, other)
+    value = silhouette_value(own, other).masked_fill(lonely, 0)
     if centroids is None and singleton_zero:
         value = value.masked_fill(counts[own_labels.clamp(min=0)] == 1, 0)
     keep = own_labels >= 0

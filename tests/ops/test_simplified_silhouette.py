@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import carlg_kernels as ck
+from carlg_kernels.reference import simplified_silhouette as reference
 from tests import definitions
 from tests.helpers import assert_close, clustered, compare, dtypes, shapes, value_and_gradients
 
@@ -149,3 +150,15 @@ def test_sums_of_the_forward_equal_those_of_the_backward():
     assert riding[7].shape == (40, 24) and later[7].shape == (0, 24)
     grads = [back(torch.tensor(1.0), z, *saved[1:], True, "mean", False)[0] for saved in (riding, later)]
     assert_close("gradient", grads[1], grads[0], 1e-5)
+
+
+def test_one_cluster_left_gives_zero_in_the_raw_op():
+    """GPUs do not read label values, so the op itself must not turn a degenerate clustering into NaN; nor may the reference."""
+    z, labels = torch.randn(20, 3), torch.zeros(20, dtype=torch.long)
+    for forward, backward in (
+        (torch.ops.carlg_kernels.simplified_silhouette, torch.ops.carlg_kernels.simplified_silhouette_backward),
+        (reference.simplified_silhouette, reference.simplified_silhouette_backward),
+    ):
+        value, *saved = forward(z, labels, None, 4, "mean", True, True)
+        grad, _ = backward(torch.tensor(1.0), z, *saved, True, "mean", False)
+        assert value.item() == 0 and (grad == 0).all()
