@@ -33,6 +33,7 @@ def samples(dtype: torch.dtype = torch.float32) -> dict[str, list[tuple]]:
     edges = torch.randint(0, 60, (2, 90))
     return {
         **_clustering_samples(z, leaf, centroids, weights, labels),
+        **_layer_samples(real),
         "assign": [(z, centroids), (z, centroids[:1])],
         "centroid_update": [(leaf, labels, None, 5), (leaf, labels, weights.clone().requires_grad_(), 5)],
         "centroid_update_backward": [
@@ -97,4 +98,24 @@ def _clustering_samples(z, leaf, centroids, weights, labels) -> dict[str, list[t
         ],
         "lloyd": [(z, w, centroids, centroids, origin, unknown, bounds) for w in (None, weights)],
         "own_distance": [(z, centroids, labels)],
+    }
+
+
+def _layer_samples(dtype: torch.dtype) -> dict[str, list[tuple]]:
+    x, grad = torch.randn(9, 6, dtype=dtype), torch.randn(9, 6, dtype=dtype)
+    bias, gain, shift = torch.randn(3, 6, dtype=dtype)
+    slope, leaf = torch.full((1,), 0.25, dtype=dtype), x.clone().requires_grad_()
+    _, sums, moments = _forward("norm_prelu", x, bias, gain, shift, slope, 1e-5)
+    _, none, zeros = _forward("norm_prelu", x, bias, None, None, slope, 1e-5)
+    unit, inverse = _forward("unit_rows", x, bias, 1e-12)
+    pointers, columns = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 8, 1, 2, 8], dtype=torch.int32)
+    return {
+        "norm_prelu": [(leaf, bias, gain, shift, slope, 1e-5), (leaf, bias, None, None, slope, 1e-5)],
+        "norm_prelu_backward": [
+            (grad, x, bias, gain, shift, slope, sums, moments, 1e-5),
+            (grad, x, bias, None, None, slope, none, zeros, 1e-5),
+        ],
+        "unit_rows": [(leaf, bias, 1e-12)],
+        "unit_rows_backward": [(grad, unit, inverse)],
+        "sparse_product": [(pointers, columns, torch.randn(5, dtype=dtype), x)],
     }

@@ -12,10 +12,13 @@ from carlg_kernels.ops import (
     kmeans_plus_plus,
     kmedoids,
     lloyd,
+    norm_prelu,
     own_distance,
     silhouette,
     simplified_silhouette,
+    sparse_product,
     squared_silhouette,
+    unit_rows,
     variance_ratio,
 )
 
@@ -33,9 +36,12 @@ __all__ = [
     "kmeans_plus_plus",
     "kmedoids",
     "lloyd",
+    "norm_prelu",
     "own_distance",
     "silhouette",
     "simplified_silhouette",
+    "sparse_product",
     "squared_silhouette",
+    "unit_rows",
     "variance_ratio",
 ]

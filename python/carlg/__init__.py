@@ -4,10 +4,9 @@ import importlib
 import os
 from typing import Any
 
-# Both are read once, when torch is imported. Fresh memory costs as much as arithmetic: huge pages. Threads that spin while they wait
-# make a run dozens of times slower on a machine that others use too: sleep instead.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Read once, when torch is imported. Threads that spin long while they wait slow a shared machine down, threads that sleep at once cost
+# small parallel regions more than their work: spin for some ten microseconds.
+os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 _NAMES = {
     "CARLG": "estimator",

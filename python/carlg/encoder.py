@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from carlg.config import ConfigError
-from carlg.functions import graph_norm_prelu, prelu, unit_rows
 from carlg.propagation import Inputs
+from carlg_kernels.ops.norm_prelu import norm_prelu
+from carlg_kernels.ops.unit_rows import unit_rows
 
 
 class Layer(nn.Module):
@@ -31,10 +32,9 @@ class Layer(nn.Module):
     def forward(self, propagated: Tensor) -> Tensor:
         """``propagated`` is A_hat H W."""
         if not self.batch_norm:
-            out: Tensor = graph_norm_prelu(propagated, self.bias, self.gain, self.shift, self.slope)
-            return out
+            return norm_prelu(propagated, self.bias, self.gain, self.shift, self.slope)
         y = F.batch_norm(propagated + self.bias, self.running_mean, self.running_var, self.gain, self.shift, self.training, 0.99)
-        return prelu(y, self.slope)
+        return F.prelu(y, self.slope)
 
 
 class Encoder(nn.Module):
@@ -83,8 +83,12 @@ class Predictor(nn.Module):
                     linear.bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, h: Tensor, normalize: bool = True) -> Tensor:
-        q = self.second(prelu(self.first(h), self.slope)) if self.hidden else h
-        return unit_rows(q) if normalize else q
+        if not self.hidden:
+            return unit_rows(h, h.new_zeros(h.shape[1])) if normalize else h
+        hidden = norm_prelu(h @ self.first.weight.t(), self.first.bias, None, None, self.slope)
+        if not normalize:
+            return self.second(hidden)
+        return unit_rows(hidden @ self.second.weight.t(), self.second.bias)
 
 
 def to_published(encoder: Encoder) -> dict[str, Tensor]:

@@ -3,21 +3,22 @@
 The product with constants needs no autograd bookkeeping: for Y = M B the gradient of B is M^T dY, and M^T is kept in CSR too.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from carlg.graph import Graph
+from carlg_kernels.ops.sparse_product import sparse_product
 
 
-@dataclass(frozen=True)
 class SparseMatrix:
-    """A constant matrix and its transpose, both CSR; the same object twice where it is symmetric."""
+    """A constant matrix and its transpose, both CSR; the same tensor twice where it is symmetric."""
 
-    forward: Tensor
-    backward: Tensor
+    def __init__(self, forward: Tensor, backward: Tensor) -> None:
+        self.forward, self.backward = forward, backward
+        self.columns = short_columns(forward)
+        self.columns_backward = self.columns if backward is forward else short_columns(backward)
 
     @property
     def nnz(self) -> int:
@@ -28,26 +29,33 @@ class SparseMatrix:
         return SparseMatrix(forward, forward if self.backward is self.forward else self.backward.to(device))
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        product: Tensor = _SparseProduct.apply(dense, self.forward, self.backward)
+        product: Tensor = _SparseProduct.apply(dense, self)
         return product
-
-
-def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
-    """CSR times dense. On the CPU torch's own reduction is faster than the vendor's product, and no slower than column blocks."""
-    if dense.device.type != "cpu" or dense.dtype != torch.float32:
-        return matrix @ dense
-    return torch.sparse.mm(matrix, dense.contiguous(), reduce="sum")
 
 
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-        ctx.transposed = transposed
-        return multiply(matrix, dense)
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
+        ctx.matrix = matrix
+        return multiply(matrix.forward, dense, matrix.columns)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return multiply(ctx.transposed, grad), None, None
+        matrix = ctx.matrix
+        return multiply(matrix.backward, grad, matrix.columns_backward), None
+
+
+def short_columns(matrix: Tensor) -> Tensor:
+    """The column indices in half the memory, as the kernel reads them."""
+    return matrix.col_indices().to(torch.int32)
+
+
+def multiply(matrix: Tensor, dense: Tensor, columns: Tensor | None = None) -> Tensor:
+    """CSR times dense; the vendor's product on devices that have one. ``columns``: :func:`short_columns` where it is kept."""
+    if dense.device.type != "cpu":
+        return matrix @ dense
+    columns = short_columns(matrix) if columns is None else columns
+    return sparse_product(matrix.crow_indices(), columns, matrix.values(), dense)
 
 
 def transpose(matrix: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from carlg.config import Config
 from carlg.encoder import Encoder, Predictor
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
+from carlg.memory import keep_freed_memory
 from carlg.probe import Probe
 from carlg.propagation import Inputs
 
@@ -91,6 +92,8 @@ class Trainer:
     def __init__(self, graph: Graph, config: Config) -> None:
         self.graph, self.config = graph, config
         self.device = resolve_device(config.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.edge_index = graph.edge_index.to(self.device)
         self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)
         self.encoder, self.predictor = (module.to(self.device) for module in build_models(config, graph.num_features))

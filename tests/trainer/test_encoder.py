@@ -7,7 +7,6 @@ import torch
 
 from carlg import synthetic
 from carlg.encoder import Encoder, Predictor, from_published, to_published
-from carlg.functions import graph_norm_prelu, prelu, unit_rows
 from carlg.graph import csr_tensor
 from carlg.propagation import Inputs
 
@@ -65,40 +64,6 @@ def test_layers_equal_torch_geometric(sparse):
         )
         for mine, theirs in pairs:
             torch.testing.assert_close(mine.grad, theirs, rtol=1e-4, atol=1e-4 * float(theirs.norm()))
-
-
-@pytest.mark.parametrize("slope", [0.25, -0.1, 1.5])
-def test_graph_norm_gradient(slope):
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(13, 5), (5,), (5,), (5,)]
-    inputs = [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
-    inputs.append(torch.full((1,), slope, dtype=torch.float64, requires_grad=True))
-    assert torch.autograd.gradcheck(graph_norm_prelu, inputs)
-
-
-def test_graph_norm_keeps_digits_far_from_zero():
-    x = 100 + torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * 1e-2
-    ones, zeros = torch.ones(8), torch.zeros(8)
-    got = graph_norm_prelu(x.clone(), zeros, ones, zeros, torch.tensor([0.25]))
-    wide = x.double()
-    expected = torch.nn.functional.prelu((wide - wide.mean()) / (wide.std(correction=0) + 1e-5), torch.tensor([0.25], dtype=torch.float64))
-    torch.testing.assert_close(got.double(), expected, rtol=0, atol=5e-3)
-
-
-@pytest.mark.parametrize("slope", [0.25, -0.1])
-def test_prelu_and_unit_rows_gradients(slope):
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(7, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    a = torch.full((1,), slope, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda u, v: prelu(u * 1.0, v), (x, a))
-    assert torch.autograd.gradcheck(unit_rows, (x,))
-
-
-def test_unit_rows_of_zero():
-    q = torch.zeros(2, 3, requires_grad=True)
-    z = unit_rows(q)
-    z.sum().backward()
-    assert not z.any() and not q.grad.any()
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])

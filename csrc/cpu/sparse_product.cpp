@@ -1,0 +1,177 @@
+// A sparse matrix in compressed rows times a dense one:  Y_i = sum_p values_p B_{column_p},  p over the entries of row i.
+//
+// Every row of Y is summed by one thread in the order of its entries. A register tile holds kTile vectors of Y_i; the work is the
+// gather of the rows of B. Where each row of B is read often (kReuse times on average) its columns go by in slabs of one cache line, copied
+// together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
+#include "common/isa.h"
+#include "cpu/parallel.h"
+
+#include <vector>
+
+namespace ck {
+
+struct SparseRows {
+  int64_t rows;
+  const int64_t* pointers;  // IN [rows + 1]
+  const int32_t* columns;   // IN [entries]
+  const void* values;       // IN [entries]
+};
+
+}  // namespace ck
+
+CK_DECLARE(void sparse_product_fwd(const ck::SparseRows& a, const void* b, int64_t b_rows,
+                                   int64_t width, bool wide, void* y))
+
+namespace ck::CK_ISA {
+namespace {
+
+constexpr int kTile = 8;
+constexpr int64_t kReuse = 8;
+constexpr int64_t kChunks = 64;
+
+// Rows [first, last) of chunk: about equally many entries and rows in each.
+struct Chunks {
+  const SparseRows& a;
+  int64_t weight(int64_t row) const { return a.pointers[row] + 4 * row; }
+  int64_t begin(int64_t chunk) const {
+    const int64_t goal = weight(a.rows) * chunk / kChunks;
+    int64_t low = 0, high = a.rows;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      weight(middle) < goal ? low = middle + 1 : high = middle;
+    }
+    return low;
+  }
+};
+
+// kVectors vectors of one row of Y; B's rows are `stride` apart. Narrow tiles add every kWays-th entry into a sum of its own, so that
+// an addition does not wait for the last one.
+template <int kVectors, typename T>
+CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, int64_t stride, T* y) {
+  constexpr int L = kLanes<T>, kWays = kVectors >= kTile ? 1 : 4;
+  const T* values = static_cast<const T*>(a.values);
+  Vec<T> sum[kWays][kVectors] = {};
+  const auto add = [&](Vec<T>* into, int64_t p) {
+    const T* from = b + a.columns[p] * stride;
+    const Vec<T> value = broadcast(values[p]);
+    for (int v = 0; v < kVectors; ++v) into[v] += value * load(from + v * L);
+  };
+  const int64_t last = a.pointers[row + 1];
+  int64_t p = a.pointers[row];
+  for (; p + kWays <= last; p += kWays) {
+    for (int w = 0; w < kWays; ++w) add(sum[w], p + w);
+  }
+  for (; p < last; ++p) add(sum[0], p);
+  for (int v = 0; v < kVectors; ++v) {
+    Vec<T> total = sum[0][v];
+    for (int w = 1; w < kWays; ++w) total += sum[w][v];
+    store(y + v * L, total);
+  }
+}
+
+template <typename T>
+CK_INLINE void row_tail(const SparseRows& a, int64_t row, const T* b, int64_t stride, int64_t count,
+                        T* y) {
+  const T* values = static_cast<const T*>(a.values);
+  for (int64_t k = 0; k < count; ++k) {
+    T sum = 0;
+    for (int64_t p = a.pointers[row]; p < a.pointers[row + 1]; ++p) {
+      sum += values[p] * b[a.columns[p] * stride + k];
+    }
+    y[k] = sum;
+  }
+}
+
+// Columns [0, count) of rows [first, last).
+template <typename T>
+void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b, int64_t stride,
+                   int64_t count, T* y, int64_t y_stride) {
+  constexpr int L = kLanes<T>;
+  for (int64_t i = first; i < last; ++i) {
+    T* out = y + i * y_stride;
+    int64_t k = 0;
+    for (; k + kTile * L <= count; k += kTile * L) row_tile<kTile>(a, i, b + k, stride, out + k);
+    for (; k + 2 * L <= count; k += 2 * L) row_tile<2>(a, i, b + k, stride, out + k);
+    for (; k + L <= count; k += L) row_tile<1>(a, i, b + k, stride, out + k);
+    row_tail(a, i, b + k, stride, count - k, out + k);
+  }
+}
+
+template <typename T>
+void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
+  constexpr int64_t slab = 64 / sizeof(T);
+  if (width > slab && a.pointers[a.rows] >= kReuse * b_rows) {
+    parallel(ceil_div(width, slab), [&](int64_t first, int64_t last) {
+      std::vector<T> packed(b_rows * slab);
+      for (int64_t s = first; s < last; ++s) {
+        const int64_t begin = s * slab, count = std::min(slab, width - begin);
+        for (int64_t r = 0; r < b_rows; ++r) {
+          std::copy_n(b + r * width + begin, count, packed.data() + r * slab);
+        }
+        multiply_rows(a, 0, a.rows, packed.data(), slab, count, y + begin, width);
+      }
+    });
+    return;
+  }
+  const Chunks chunks{a};
+  parallel(kChunks, [&](int64_t first, int64_t last) {
+    multiply_rows(a, chunks.begin(first), chunks.begin(last), b, width, width, y, width);
+  });
+}
+
+}  // namespace
+
+void sparse_product_fwd(const SparseRows& a, const void* b, int64_t b_rows, int64_t width,
+                        bool wide, void* y) {
+  if (wide) {
+    multiply(a, static_cast<const double*>(b), b_rows, width, static_cast<double*>(y));
+  } else {
+    multiply(a, static_cast<const float*>(b), b_rows, width, static_cast<float*>(y));
+  }
+}
+
+}  // namespace ck::CK_ISA
+
+#ifdef CK_REGISTER
+#include "cpu/tensors.h"
+
+namespace ck {
+namespace {
+
+Tensor sparse_product(const Tensor& pointers, const Tensor& columns, const Tensor& values,
+                      const Tensor& dense) {
+  const ScalarType t = dense.scalar_type();
+  CK_CHECK(dense.dim() == 2, "dense must be of shape (m, width)");
+  CK_CHECK(t == ScalarType::Float || t == ScalarType::Double, "dense must be float32 or float64");
+  CK_CHECK(pointers.dim() == 1 && pointers.size(0) >= 1, "pointers must be of shape (rows + 1,)");
+  check_vector(pointers, pointers.size(0), ScalarType::Long, "pointers");
+  const Tensor b = torch::stable::contiguous(dense), starts = torch::stable::contiguous(pointers);
+  const int64_t rows = pointers.size(0) - 1, entries = values.size(0);
+  check_vector(values, entries, t, "values");
+  check_vector(columns, entries, ScalarType::Int, "columns");
+  const int64_t* p = pointer<int64_t>(starts);
+  CK_CHECK(p[0] == 0 && p[rows] == entries, "pointers must run from 0 to the number of values");
+  for (int64_t i = 0; i < rows; ++i) CK_CHECK(p[i] <= p[i + 1], "pointers must not fall");
+  const Tensor where = torch::stable::contiguous(columns), a = torch::stable::contiguous(values);
+  const int32_t* column = pointer<int32_t>(where);
+  int32_t low = 0, high = -1;
+  for (int64_t i = 0; i < entries; ++i) {
+    low = std::min(low, column[i]);
+    high = std::max(high, column[i]);
+  }
+  CK_CHECK(low >= 0 && high < dense.size(0), "columns must lie in [0, ", dense.size(0), "), got ",
+           low, " to ", high);
+  Tensor y = new_matrix(dense, rows, dense.size(1), t);
+  CK_KERNEL(sparse_product_fwd)
+  (SparseRows{rows, p, column, a.data_ptr()}, b.data_ptr(), dense.size(0), dense.size(1),
+   t == ScalarType::Double, y.data_ptr());
+  return y;
+}
+
+}  // namespace
+}  // namespace ck
+
+STABLE_TORCH_LIBRARY_IMPL(carlg_kernels, CPU, m) {
+  m.impl("sparse_product", TORCH_BOX(&ck::sparse_product));
+}
+#endif

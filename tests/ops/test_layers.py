@@ -1,0 +1,158 @@
+"""The ops of the trainer's layers against their definitions: norm_prelu, unit_rows, sparse_product."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carlg_kernels.ops.norm_prelu import norm_prelu
+from carlg_kernels.ops.sparse_product import sparse_product
+from carlg_kernels.ops.unit_rows import unit_rows
+
+
+def _definition(x, bias, gain, shift, slope, eps=1e-5):
+    t = x + bias
+    if gain is not None:
+        t = gain * (t - t.mean()) / (t.std(correction=0) + eps) + shift
+    return torch.where(t > 0, t, slope * t)
+
+
+def _parameters(n, d, slope, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x, *channels = (torch.randn(s, generator=generator, dtype=dtype) for s in [(n, d), (d,), (d,), (d,)])
+    return [t.requires_grad_() for t in (x, *channels, torch.full((1,), slope, dtype=dtype))]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("slope", [0.25, -0.1, 0.0, 1.5])
+@pytest.mark.parametrize("shape", [(13, 5), (1, 3), (301, 17), (1030, 64)])
+def test_norm_prelu_equals_its_definition(shape, slope, normalized):
+    x, bias, gain, shift, a = _parameters(*shape, slope, torch.float32)
+    wide = [t.detach().double().requires_grad_() for t in (x, bias, gain, shift, a)]
+    inputs = (x, bias, gain, shift, a) if normalized else (x, bias, None, None, a)
+    wide_inputs = wide if normalized else (wide[0], wide[1], None, None, wide[4])
+    got, expected = norm_prelu(*inputs), _definition(*wide_inputs)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    (got * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    for mine, theirs in zip(inputs, wide_inputs, strict=True):
+        if mine is not None:
+            # autograd's std has no gradient for a single value of no spread; there ours is zero
+            reference = torch.nan_to_num(theirs.grad)
+            torch.testing.assert_close(mine.grad.double(), reference, rtol=1e-4, atol=1e-5 * max(1.0, float(reference.norm())))
+
+
+@pytest.mark.parametrize("slope", [0.25, -0.1, 1.5])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_norm_prelu_gradcheck(slope, normalized):
+    x, bias, gain, shift, a = _parameters(13, 5, slope, torch.float64)
+    if normalized:
+        assert torch.autograd.gradcheck(norm_prelu, (x, bias, gain, shift, a))
+    else:
+        assert torch.autograd.gradcheck(lambda *t: norm_prelu(t[0], t[1], None, None, t[2]), (x, bias, a))
+
+
+def test_norm_prelu_keeps_digits_far_from_zero():
+    x = 100 + torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * 1e-2
+    ones, zeros, slope = torch.ones(8), torch.zeros(8), torch.tensor([0.25])
+    got = norm_prelu(x, zeros, ones, zeros, slope)
+    expected = _definition(x.double(), zeros.double(), ones.double(), zeros.double(), 0.25)
+    # float32 numbers near 100 are 7.6e-6 apart, 8e-4 of the deviation
+    torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-3)
+
+
+def test_norm_prelu_of_equal_entries():
+    x = torch.full((6, 4), 3.0, requires_grad=True)
+    y = norm_prelu(x, torch.zeros(4), torch.ones(4), torch.full((4,), 0.5), torch.tensor([0.25]))
+    y.sum().backward()
+    assert torch.equal(y, torch.full((6, 4), 0.5)) and torch.isfinite(x.grad).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 1000))
+def test_unit_rows_equals_its_definition(n, d, seed):
+    generator = torch.Generator().manual_seed(seed)
+    q, bias = torch.randn(n, d, generator=generator, requires_grad=True), torch.randn(d, generator=generator, requires_grad=True)
+    wide, wide_bias = q.detach().double().requires_grad_(), bias.detach().double().requires_grad_()
+    got = unit_rows(q, bias)
+    expected = torch.nn.functional.normalize(wide + wide_bias, dim=1)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-6)
+    upstream = torch.randn(n, d, generator=generator)
+    (got * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    # the gradient is as large as one over the length of the row, and so is its rounding
+    shortest = float((wide + wide_bias).detach().norm(dim=1).min())
+    for mine, theirs in ((q, wide), (bias, wide_bias)):
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5 * n / min(1.0, shortest) ** 2)
+
+
+def test_unit_rows_gradcheck_and_zero_rows():
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(7, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(4, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit_rows, (q, bias))
+    zero = torch.zeros(2, 3, requires_grad=True)
+    z = unit_rows(zero, torch.zeros(3))
+    z.sum().backward()
+    assert not z.any() and not zero.grad.any()
+
+
+def _csr(matrix):
+    matrix = matrix.tocsr()
+    pointers, columns = torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices.astype(np.int32))
+    return pointers, columns, torch.from_numpy(matrix.data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows,columns,density", [(1, 1, 1.0), (37, 5, 0.9), (5, 61, 0.3), (203, 90, 0.02), (400, 30, 0.5)])
+@pytest.mark.parametrize("width", [1, 7, 16, 33, 130])
+def test_sparse_product_equals_scipy(rows, columns, density, width, dtype):
+    generator = np.random.default_rng(rows)
+    matrix = sp.random(rows, columns, density, dtype=dtype, random_state=generator)
+    dense = generator.standard_normal((columns, width)).astype(dtype)
+    got = sparse_product(*_csr(matrix), torch.from_numpy(dense))
+    expected = matrix.astype(np.float64) @ dense.astype(np.float64)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sparse_product_refuses_what_it_cannot_read():
+    pointers, columns, values = torch.tensor([0, 1, 2]), torch.tensor([0, 1], dtype=torch.int32), torch.ones(2)
+    dense = torch.ones(2, 3)
+    for bad in (
+        (torch.tensor([0, 2, 1]), columns, values, dense),
+        (torch.tensor([0, 1, 3]), columns, values, dense),
+        (pointers, torch.tensor([0, 2], dtype=torch.int32), values, dense),
+        (pointers, torch.tensor([-1, 0], dtype=torch.int32), values, dense),
+        (pointers, columns, values.double(), dense),
+        (pointers, columns.long(), values, dense),
+    ):
+        with pytest.raises(RuntimeError):
+            sparse_product(*bad)
+
+
+@pytest.mark.parametrize("name", ["norm_prelu", "unit_rows", "sparse_product"])
+def test_same_bits_for_any_number_of_threads(name):
+    generator = torch.Generator().manual_seed(4)
+    x, bias, gain = torch.randn(3001, 48, generator=generator), torch.randn(48, generator=generator), torch.rand(48, generator=generator)
+    sparse = _csr(sp.random(900, 3001, 0.05, dtype=np.float32, random_state=np.random.default_rng(0)))
+
+    def compute():
+        if name == "sparse_product":
+            return (sparse_product(*sparse, x),)
+        q = x.clone().requires_grad_()
+        y = norm_prelu(q, bias, gain, bias, torch.tensor([0.25])) if name == "norm_prelu" else unit_rows(q, bias)
+        (y * x).sum().backward()
+        return y, q.grad
+
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(compute())
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
