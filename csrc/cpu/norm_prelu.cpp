@@ -7,7 +7,7 @@
 // Both are  y = P(scale_k x + offset_k)  with numbers per channel k, and with g' = dy P'(.) their gradient is
 //   dx = g' scale_k - pull x - level_k        (pull = level = 0 without gain)
 // Forward: x is read for the sums, for the deviations and for the result. Backward: x and dy are read twice, dx is written once; nothing
-// of the size of x is kept but x itself.
+// of the size of x is kept but x itself. Without gain one pass does, as dx = g'.
 #include "common/isa.h"
 #include "cpu/parallel.h"
 
@@ -29,7 +29,8 @@ CK_DECLARE(void channel_sums(const void* x, int64_t n, int64_t d, bool wide, dou
 CK_DECLARE(double squared_deviation(const void* x, const void* centre, int64_t n, int64_t d,
                                     bool wide))
 CK_DECLARE(void norm_prelu_fwd(const ck::Channels& in, bool wide, void* y))
-CK_DECLARE(void norm_prelu_sums(const ck::Channels& in, bool wide, const void* grad, double* sums))
+CK_DECLARE(void norm_prelu_sums(const ck::Channels& in, bool wide, const void* grad, double* sums,
+                                void* dx))
 CK_DECLARE(void norm_prelu_bwd(const ck::Channels& in, bool wide, const void* grad, double pull,
                                const void* level, void* dx))
 
@@ -106,7 +107,8 @@ void sum_channels(const T* x, int64_t n, int64_t d, double* sums) {
     T* sum = parts.data() + b * d;
     for (int64_t i = first; i < last; ++i) {
       const T* row = x + i * d;
-      for_channels<T>(d, [&]<typename V>(int64_t k) { put(sum + k, get<V>(sum + k) + get<V>(row + k)); });
+      for_channels<T>(
+          d, [&]<typename V>(int64_t k) { put(sum + k, get<V>(sum + k) + get<V>(row + k)); });
     }
   });
   combine(parts, blocks.count, d, sums);
@@ -140,9 +142,9 @@ void forward(const Channels& in, T* y) {
   });
 }
 
-// sums: [0, d) of g', [d, 2 d) of g' x, [2 d, 3 d) of dy min(t, 0), whose total is the gradient of the slope.
+// sums: [0, d) of g', [d, 2 d) of g' x, [2 d, 3 d) of dy min(t, 0), whose total is the gradient of the slope. dx, unless null, gets g'.
 template <typename T>
-void backward_sums(const Channels& in, const T* grad, double* sums) {
+void backward_sums(const Channels& in, const T* grad, double* sums, T* dx) {
   const T *x = static_cast<const T*>(in.x), *scale = static_cast<const T*>(in.scale),
           *offset = static_cast<const T*>(in.offset);
   const int64_t d = in.d;
@@ -156,6 +158,7 @@ void backward_sums(const Channels& in, const T* grad, double* sums) {
         const V value = get<V>(x + i * d + k), g = get<V>(grad + i * d + k);
         const V t = value * get<V>(scale + k) + get<V>(offset + k);
         const V inner = t > V{} ? g : g * fill<V>(slope);
+        if (dx != nullptr) put(dx + i * d + k, inner);
         put(sum + k, V(get<V>(sum + k) + inner));
         put(sum + d + k, V(get<V>(sum + d + k) + inner * value));
         put(sum + 2 * d + k, V(get<V>(sum + 2 * d + k) + (t > V{} ? V{} : g * t)));
@@ -200,9 +203,9 @@ void norm_prelu_fwd(const Channels& in, bool wide, void* y) {
   wide ? forward(in, static_cast<double*>(y)) : forward(in, static_cast<float*>(y));
 }
 
-void norm_prelu_sums(const Channels& in, bool wide, const void* grad, double* sums) {
-  wide ? backward_sums(in, static_cast<const double*>(grad), sums)
-       : backward_sums(in, static_cast<const float*>(grad), sums);
+void norm_prelu_sums(const Channels& in, bool wide, const void* grad, double* sums, void* dx) {
+  wide ? backward_sums(in, static_cast<const double*>(grad), sums, static_cast<double*>(dx))
+       : backward_sums(in, static_cast<const float*>(grad), sums, static_cast<float*>(dx));
 }
 
 void norm_prelu_bwd(const Channels& in, bool wide, const void* grad, double pull, const void* level,
@@ -285,7 +288,8 @@ std::tuple<Tensor, Tensor, Tensor> norm_prelu(const Tensor& x, const Tensor& bia
     const double count = static_cast<double>(std::max<int64_t>(call.n * call.d, 1));
     double* sum = pointer<double>(sums);
     CK_KERNEL(channel_sums)(call.x.data_ptr(), call.n, call.d, call.wide, sum);
-    for (int64_t k = 0; k < call.d; ++k) mean += sum[k] + static_cast<double>(call.n) * call.bias[k];
+    for (int64_t k = 0; k < call.d; ++k)
+      mean += sum[k] + static_cast<double>(call.n) * call.bias[k];
     mean /= count;
     Tensor centre = new_vector(call.x, call.d, t);
     for (int64_t k = 0; k < call.d; ++k) set_element(centre, k, mean - call.bias[k]);
@@ -313,16 +317,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
   const double mean = pointer<double>(moments)[0], deviation = pointer<double>(moments)[1];
   const Channels in = call.channels(mean, deviation, eps);
   std::vector<double> total(3 * d);
-  CK_KERNEL(norm_prelu_sums)(in, call.wide, g.data_ptr(), total.data());
+  Tensor dx = new_matrix(call.x, n, d, t);
+  CK_KERNEL(norm_prelu_sums)
+  (in, call.wide, g.data_ptr(), total.data(), call.normalized ? nullptr : dx.data_ptr());
 
-  Tensor dx = new_matrix(call.x, n, d, t), level = new_vector(call.x, d, t);
   Tensor dbias = new_vector(call.x, d, t), dslope = new_vector(call.x, 1, t);
   Tensor dgain = new_vector(call.x, channels, t), dshift = new_vector(call.x, channels, t);
-  double slope_sum = 0, pull = 0;
+  double slope_sum = 0;
   for (int64_t k = 0; k < d; ++k) slope_sum += total[2 * d + k];
   set_element(dslope, 0, slope_sum);
   if (call.normalized) {
     const double broad = deviation + eps, count = static_cast<double>(std::max<int64_t>(n * d, 1));
+    Tensor level = new_vector(call.x, d, t);
     double along = 0, push = 0;
     for (int64_t k = 0; k < d; ++k) {
       const double centred = total[d + k] + (call.bias[k] - mean) * total[k];
@@ -331,7 +337,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
       along += call.gain[k] * centred;
       push += call.gain[k] * total[k];
     }
-    pull = deviation > 0 ? along / (broad * broad * count * deviation) : 0.0;
+    const double pull = deviation > 0 ? along / (broad * broad * count * deviation) : 0.0;
     for (int64_t k = 0; k < d; ++k) {
       const double constant = pull * (call.bias[k] - mean) + push / (count * broad);
       set_element(level, k, constant);
@@ -339,13 +345,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
                   total[k] * call.gain[k] / broad - pull * pointer<double>(sums)[k] -
                       static_cast<double>(n) * constant);
     }
+    CK_KERNEL(norm_prelu_bwd)(in, call.wide, g.data_ptr(), pull, level.data_ptr(), dx.data_ptr());
   } else {
-    for (int64_t k = 0; k < d; ++k) {
-      set_element(level, k, 0.0);
-      set_element(dbias, k, total[k]);
-    }
+    for (int64_t k = 0; k < d; ++k) set_element(dbias, k, total[k]);
   }
-  CK_KERNEL(norm_prelu_bwd)(in, call.wide, g.data_ptr(), pull, level.data_ptr(), dx.data_ptr());
   return {dx, dbias, dgain, dshift, dslope};
 }
 
