@@ -84,9 +84,13 @@ def silhouette(rows: Rows) -> str:
 TABLES = {"losses": losses, "kmeans": kmeans, "silhouette": silhouette}
 
 
-def rewrite(path: pathlib.Path, load: Callable[[str], Rows]) -> None:
+def replace_block(path: pathlib.Path, name: str, content: str) -> None:
+    """Put ``content`` between the marks of table ``name``; a page without them stays as it is."""
+    block = f"<!-- table:{name} -->\n{content}\n<!-- end -->"
     text = path.read_text()
+    path.write_text(re.sub(rf"<!-- table:{name} -->\n.*?<!-- end -->", lambda _: block, text, flags=re.S))
+
+
+def rewrite(path: pathlib.Path, load: Callable[[str], Rows]) -> None:
     for name, table in TABLES.items():
-        block = f"<!-- table:{name} -->\n{table(load(name))}\n<!-- end -->"
-        text = re.sub(rf"<!-- table:{name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.S)
-    path.write_text(text)
+        replace_block(path, name, table(load(name)))

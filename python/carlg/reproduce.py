@@ -124,7 +124,9 @@ def _run(task: tuple[str, str, str, int], root: str, graphs: dict[str, Graph], r
 
 
 def _evaluate(trainer: Trainer, encoder: Encoder, protocol: str) -> dict[str, Any]:
-    figures = evaluate(trainer.embed(encoder).cpu(), trainer.graph, protocol, trainer.config.splits)
+    """Accuracy, and for sim, the variant with published figures of them, clustering and similarity search."""
+    tasks = ("class", "cluster", "similar") if trainer.config.variant == "sim" else ("class",)
+    figures = evaluate(trainer.embed(encoder).cpu(), trainer.graph, protocol, trainer.config.splits, tasks)
     return {key: value for key, value in figures.items() if key != "accuracies"}
 
 

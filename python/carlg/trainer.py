@@ -27,6 +27,8 @@ from carlg.propagation import Inputs
 
 # Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
 _REFERENCE_SIZE = 0.04
+# Bytes of the widest activations below which memory is less scarce than time.
+_SMALL_MATRIX = 64 << 20
 # Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.
 _CEILING = 0.95
 
@@ -92,7 +94,7 @@ class Trainer:
     def __init__(self, graph: Graph, config: Config) -> None:
         self.graph, self.config = graph, config
         self.device = resolve_device(config.device)
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and 4 * graph.num_nodes * max(config.layers) < _SMALL_MATRIX:
             keep_freed_memory()
         self.edge_index = graph.edge_index.to(self.device)
         self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)

@@ -71,7 +71,7 @@ def test_take_rows():
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_accuracy_of_the_grid_search(sparse):
-    """As scikit-learn's grid search on the same splits (mean over them); benchmarks/bench_classifier.py times both on real graphs."""
+    """As scikit-learn's grid search on the same splits (mean over them); benchmarks/classifier_grid.py times both on real graphs."""
     from sklearn.model_selection import GridSearchCV, ShuffleSplit
     from sklearn.multiclass import OneVsRestClassifier
 

@@ -1,0 +1,62 @@
+"""Mini-batch training on a generated graph that is too large for a full batch: time of an epoch and peak memory, by sampler.
+
+    python benchmarks/large_graph.py [--nodes 1000000] [--batch-nodes 20000] [--epochs 3] [--sampler cluster]
+
+appends a line to results/large_graph.jsonl. The peak is that of the process, sampled after loading, after training and after embedding
+all nodes. Accuracy: one fifth of 20,000 random nodes trains the classifier, the rest of them is scored.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+import torch
+
+from carlg import measure, synthetic
+from carlg.config import recipe
+from carlg.evaluate import classify
+from carlg.graph import Graph
+from carlg.minibatch import BatchTrainer
+from carlg.trainer import build_models
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "large_graph.jsonl"
+
+
+def accuracy(h: torch.Tensor, graph: Graph, nodes: torch.Tensor) -> float:
+    assert graph.y is not None
+    part = Graph(graph.name, torch.empty(2, 0, dtype=torch.int64), h[nodes], graph.y[nodes])
+    return float(classify(h[nodes], part, splits=1)[1].mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--batch-nodes", type=int, default=20_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--sampler", default="cluster", choices=("cluster", "neighbor"))
+    parser.add_argument("--clusters", type=int, default=100)
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    graph = synthetic.block_model(arguments.nodes)
+    config = recipe(dataset="sbm", nodes=arguments.nodes, batch_nodes=arguments.batch_nodes, epochs=arguments.epochs, warmup=1)
+    config = config.replace(sampler=arguments.sampler, clusters=arguments.clusters)
+    trainer = BatchTrainer(graph, config)
+    line = {**vars(arguments), "edges": graph.num_edges, "threads": torch.get_num_threads()}
+    line["seconds_to_load"] = round(time.perf_counter() - start, 1)
+    line["peak_mb_loaded"] = round(measure.peak_memory_mb())
+    trainer.run(lambda _, record: print(f"epoch {record.epoch}: loss {record.loss:.4f}, {record.seconds:.1f} s", flush=True))
+    line["seconds_per_epoch"] = [round(record.seconds, 1) for record in trainer.history]
+    line["peak_mb_training"] = round(measure.peak_memory_mb())
+    nodes = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0))[:20_000]
+    line["accuracy"] = round(accuracy(trainer.embed(trainer.encoder), graph, nodes), 4)
+    line["peak_mb_embedding"] = round(measure.peak_memory_mb())
+    untrained = build_models(config, graph.num_features)[0]
+    line["accuracy_untrained"] = round(accuracy(trainer.embed(untrained), graph, nodes), 4)
+    print(json.dumps(line))
+    with open(RESULTS, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
