@@ -202,7 +202,7 @@ def fit_grid(x: Tensor, y: Tensor, rows: Tensor, classes: int) -> tuple[DenseDes
     return features, solve(features, targets, penalties)
 
 
-def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held_hot: Tensor) -> float:
+def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held_hot: Tensor, tolerance: float) -> float:
     """The C with the best subset accuracy on the held-out rows (folds, m), ties to the smallest.
 
     Dense features solve the whole grid at once, which makes the widest products. With sparse ones the vectors are the cost, so C rises
@@ -213,7 +213,7 @@ def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held
     start = None
     for group in _GROUPS if isinstance(features, SparseDesign) else (PENALTIES,):
         penalties = torch.tensor(group).repeat_interleave(classes)
-        weights = solve(features, hot.repeat(1, 1, len(group)), penalties, start)
+        weights = solve(features, hot.repeat(1, 1, len(group)), penalties, start, tolerance)
         decisions = features.decide(weights, held).unflatten(2, (len(group), classes))
         exact = ((decisions > 0) == held_hot.bool()[:, :, None, :]).all(3)
         found = exact.double().mean((0, 1)).tolist()
@@ -225,14 +225,21 @@ def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held
 
 
 def search_and_fit(
-    x: Tensor, y: Tensor, train: Tensor, test: Tensor, classes: int, generator: torch.Generator, folds: int = 5
+    x: Tensor,
+    y: Tensor,
+    train: Tensor,
+    test: Tensor,
+    classes: int,
+    generator: torch.Generator,
+    folds: int = 5,
+    tolerance: float = 1e-3,
 ) -> tuple[Tensor, float]:
     """Predictions for ``test`` and the chosen C; the grid is scored by subset accuracy on random halves of ``train``."""
     size = train.shape[0]
     order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2
     inner, outer = train[order[:, :half]], train[order[:, half:]]
-    best = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes))
+    best = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)
     final = design(x, train[None])
-    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best))
+    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=tolerance)
     return final.decide(fitted, test[None])[0].argmax(1), best

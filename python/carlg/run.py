@@ -120,10 +120,13 @@ def _train(graph: Graph, config: Config, folder: pathlib.Path | None, resume: bo
 
 
 def make_validator(graph: Graph, config: Config, protocol: str) -> Callable[[Tensor], float] | None:
-    """Mean validation accuracy over 3 splits (all published masks), where the settings select by it."""
+    """Mean validation accuracy over 3 splits (all published masks), where the settings select by it.
+
+    It ranks epochs, so the classifier stops at a hundredth of the first gradient, which halves the cost of a run.
+    """
     if config.select != "validation":
         return None
-    return lambda h: float(classify(h.cpu(), graph, protocol, 3)[0].mean())
+    return lambda h: float(classify(h.cpu(), graph, protocol, 3, tolerance=1e-2)[0].mean())
 
 
 def make_trainer(graph: Graph, config: Config) -> Trainer:
