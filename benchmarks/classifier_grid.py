@@ -1,6 +1,6 @@
 """The evaluation's classifier against scikit-learn's grid search: same splits, same grid of C, same folds a split.
 
-    python benchmarks/classifier_grid.py --root DATA [--datasets amazon-photos,coauthor-cs] [--splits 2]    writes results/classifier.jsonl
+    python -m benchmarks.classifier_grid --root DATA [--datasets amazon-photos,coauthor-cs] [--splits 2]    writes results/classifier.jsonl
 
 Features are the embeddings of the untrained encoder. scikit-learn fits one-vs-rest liblinear for 21 values of C on five halves of the
 training fifth and once on the whole of it, with all cores.

@@ -1,8 +1,8 @@
 """Mini-batch training on a generated graph that is too large for a full batch: time of an epoch and peak memory, by sampler.
 
-    python benchmarks/large_graph.py [--nodes 1000000] [--batch-nodes 20000] [--epochs 3] [--sampler cluster]
+    python -m benchmarks.large_graph [--nodes 1000000] [--batch-nodes 20000] [--epochs 3] [--sampler cluster]
 
-appends a line to results/large_graph.jsonl. The peak is that of the process, sampled after loading, after training and after embedding
+appends a line to results/large_graph.jsonl and writes the table of docs/TRAINING.md. The peak is that of the process, sampled after loading, after training and after embedding
 all nodes. Accuracy: one fifth of 20,000 random nodes trains the classifier, the rest of them is scored.
 """
 
@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from benchmarks.tables import replace_block
 from carlg import measure, synthetic
 from carlg.config import recipe
 from carlg.evaluate import classify
@@ -21,12 +22,27 @@ from carlg.minibatch import BatchTrainer
 from carlg.trainer import build_models
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "large_graph.jsonl"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
 
 
 def accuracy(h: torch.Tensor, graph: Graph, nodes: torch.Tensor) -> float:
     assert graph.y is not None
     part = Graph(graph.name, torch.empty(2, 0, dtype=torch.int64), h[nodes], graph.y[nodes])
     return float(classify(h[nodes], part, splits=1)[1].mean())
+
+
+def table() -> str:
+    rows = [
+        "| nodes | edges | sampler | batch | epoch | peak memory: loaded | training | embedding | accuracy | untrained |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for line in map(json.loads, RESULTS.read_text().splitlines()):
+        rows.append(
+            f"| {line['nodes']:,} | {line['edges']:,} | {line['sampler']} | {line['batch_nodes']:,} | {line['seconds_per_epoch'][-1]:.0f} s "
+            f"| {line['peak_mb_loaded']} MB | {line['peak_mb_training']} MB | {line['peak_mb_embedding']} MB "
+            f"| {100 * line['accuracy']:.2f} % | {100 * line['accuracy_untrained']:.2f} % |"
+        )
+    return "\n".join(rows)
 
 
 def main() -> None:
@@ -56,6 +72,7 @@ def main() -> None:
     print(json.dumps(line))
     with open(RESULTS, "a") as file:
         file.write(json.dumps(line) + "\n")
+    replace_block(PAGE, "large", table())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an epoch of training costs: ours against the usual way and against its necessary products; peak memory of the training.
 
-    python benchmarks/training_epoch.py --root DATA [--datasets amazon-photos,...]    writes results/training_epoch.jsonl
+    python -m benchmarks.training_epoch --root DATA [--datasets amazon-photos,...]    writes results/training_epoch.jsonl
 
 The usual way is GCNConv on dense features, scikit-learn's mini-batch k-means from the last centroids, and a loop over the clusters for the
 simplified silhouette, with the published number of clusters. Every variant of ours runs in a process of its own, 14 epochs, huge
@@ -87,8 +87,24 @@ def _silhouette_by_loop(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.cat(values).mean()
 
 
+def table(lines: list[dict]) -> str:
+    rows = [
+        "| graph | usual way | sim | times faster | products alone | sim / products | sil | vrc | peak memory sim | usual way |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for line in lines:
+        usual, sim, sil, vrc = (line[kind] for kind in ("usual", "sim", "sil", "vrc"))
+        rows.append(
+            f"| {line['dataset']} | {usual['seconds']:.2f} s | **{sim['seconds']:.3f} s** | {line['times_faster']:.1f}x "
+            f"| {sim['limit_seconds']:.3f} s | {line['over_products']:.2f} | {sil['seconds']:.3f} s ({line['sil_over_sim']:.2f} sim) "
+            f"| {vrc['seconds']:.3f} s | {sim['peak_mb']:.0f} MB | {usual['peak_mb']:.0f} MB |"
+        )
+    first = lines[0]
+    return "\n".join([*rows, "", f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}."])
+
+
 def apart(*arguments: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "benchmarks.training_epoch", *arguments], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -105,6 +121,7 @@ def main() -> None:
         print(json.dumps(figures))
         return
     from benchmarks.harness import provenance
+    from benchmarks.tables import replace_block
     from carlg.config import published
 
     lines = []
@@ -120,6 +137,7 @@ def main() -> None:
         print(json.dumps(line), flush=True)
         lines.append({**line, **provenance()})
     RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    replace_block(pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md", "epoch", table(lines))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The study behind docs/TRAINING.md: index, churn, effective rank and accuracy along runs of the default recipe, one JSON line a run.
 
-    python benchmarks/training_study.py all --root DATA      runs what the plan still lacks (see PLAN), then writes figure and tables
-    python benchmarks/training_study.py run --root DATA --dataset cora --variant sim --seed 0 [--every 2] [--splits 5] [--set lr=1e-3 ...]
-    python benchmarks/training_study.py write                figure and tables from the committed lines
+    python -m benchmarks.training_study all --root DATA      runs what the plan still lacks (see PLAN), then writes figure and tables
+    python -m benchmarks.training_study run --root DATA --dataset cora --variant sim --seed 0 [--every 2] [--splits 5] [--set lr=1e-3 ...]
+    python -m benchmarks.training_study write                figure and tables from the committed lines
 
 Labels only measure; they select nothing. "curve" runs go on to the last epoch and are scored every other epoch; "end" runs stop by the
 label-free rule and only the kept encoder is scored.

@@ -21,9 +21,7 @@ from carlg_kernels._library import call, register
 from carlg_kernels.reference import norm_prelu as reference
 
 
-def _fake(
-    x: Tensor, bias: Tensor, gain: Tensor | None, shift: Tensor | None, slope: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake(x: Tensor, bias: Tensor, gain: Tensor | None, shift: Tensor | None, slope: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     channels = 0 if gain is None else x.shape[1]
     return torch.empty_like(x).contiguous(), x.new_empty(channels, dtype=torch.float64), x.new_empty(2, dtype=torch.float64)
 

@@ -43,9 +43,7 @@ def random_splits(nodes: int, protocol: str, count: int, seed: int = 1) -> list[
     return [(order[:a], order[a:b], order[b:]) for order in orders]
 
 
-def classify(
-    x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 20, tolerance: float = 1e-3
-) -> tuple[Tensor, Tensor]:
+def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 20, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
     """Validation and test accuracy of every split, rows of ``x`` scaled to length one. ``tolerance``: of the random splits' solver."""
     assert graph.y is not None
     x, y, classes = unit_length(x), graph.y, graph.num_classes
