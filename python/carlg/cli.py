@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from typing import Any, NoReturn
@@ -178,6 +179,8 @@ _COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
+    # Read when torch is imported, which the commands do. Memory is kept between epochs (carlg.memory); huge pages would only cost.
+    os.environ["THP_MEM_ALLOC_ENABLE"] = "0"
     try:
         _COMMANDS[arguments.command](arguments)
     except (ConfigError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
