@@ -47,7 +47,7 @@ RUNS: dict[str, tuple[str, dict[str, str]]] = {
     "photos, c=1000, lr/10": ("amazon-photos", {"clusters": "1000", "lr": "1e-4"}),
 }
 OPTIONS = {"max_iter": 3, "tol": 0.0}
-ROUNDS = 7
+ROUNDS = 15
 
 
 def embeddings(dataset: str, root: str, settings: dict[str, str]) -> tuple[list[Tensor], int]:

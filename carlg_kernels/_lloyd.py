@@ -10,7 +10,7 @@ from carlg_kernels._init import draw_distinct
 from carlg_kernels._sums import fixed_sum, origin_of
 
 _BURST = 8
-_CARRY_SAMPLE = 128
+_CARRY_SAMPLE = 64
 
 
 class Run(NamedTuple):
@@ -46,7 +46,9 @@ def _rows_for_empty(
     if policy == "random":
         rows = draw_distinct(z.shape[0], empty.numel(), weights, generator, z.device)
     else:
-        far = ops.own_distance.own_distance(z, centroids, labels)
+        # Labels are those of the nearest centroids, and there is no Triton kernel for the distance to a given one.
+        nearest = _dispatch.triton_serves(z.device.type)
+        far = ops.assign.assign(z, centroids)[1] if nearest else ops.own_distance.own_distance(z, centroids, labels)
         if weights is not None:
             far = far.masked_fill(weights == 0, -1)
         rows = far.topk(empty.numel()).indices
@@ -138,7 +140,7 @@ class _Steps:
         self.spherical = spherical
         self.centroids = self.previous = centroids
         self.origin = origin_of(z)
-        if carried is None or z.device.type != "cpu":
+        if carried is None or z.device.type != "cpu" or _dispatch.triton_serves("cpu"):
             self.labels, self.bounds = ops.lloyd.new_state(z)
         else:
             self.previous = carried.centroids
@@ -177,7 +179,8 @@ def _iterate_ahead(
 ) -> Run:
     """Bursts of steps on a GPU between two looks of the host: convergence freezes the centroids on the device.
 
-    A burst in which a cluster ran empty is taken back and repeated step by step, so that the policy applies where it should.
+    A burst in which a cluster ran empty is taken back, and the host follows step by step from there, so that the policy applies where it
+    should.
     """
     from carlg_kernels._triton.lloyd import lloyd_step
 
@@ -194,9 +197,8 @@ def _iterate_ahead(
             starved |= (step.mass == 0).any()
         steps, converged, emptied = torch.stack([taken, done, starved.int()]).tolist()
         if emptied and empty != "keep":
-            followed = _Steps(z, start, weights, empty, False, generator).run(burst, tolerance)
-            centroids, steps, converged = followed
-            done = torch.full_like(done, int(converged))
+            rest = _Steps(z, start, weights, empty, False, generator).run(max_iter - n_iter, tolerance)
+            return Run(rest.centroids, n_iter + rest.n_iter, rest.converged)
         n_iter += steps
         if converged:
             return Run(centroids, n_iter, True)

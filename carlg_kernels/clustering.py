@@ -158,7 +158,7 @@ def _check_carried(init: str | Tensor | KMeansResult, points: Tensor | None, z: 
     if init.labels.shape != z.shape[:1]:
         raise ValueError(f"init must be a result on {z.shape[0]} points, got {describe(init.labels)}")
     some = slice(None, None, max(1, z.shape[0] // _CHECKED_ROWS))
-    distances = ops.own_distance.own_distance(points[some], init.centroids, init.labels[some]).sqrt()
+    distances = (points[some].to(init.centroids.dtype) - init.centroids[init.labels[some]]).norm(dim=1)
     error, size = torch.stack([(distances - init.distances[some]).abs().max(), distances.max()]).tolist()
     if not error <= 1e-3 * size:
         raise ValueError("init_points must be the points that init was computed on, got others (or they were written to since)")

@@ -32,25 +32,24 @@ struct ScoreError {
   double base = 0, slope = 0;
 };
 
+// base >= |  ||mu_j||^2 - ||t||^2 |,  slope >= ||mu_j - t||,  t the mean of the centroids.
 template <typename C>
 ScoreError score_error(const C* centroids, int64_t c, int64_t d) {
-  std::vector<double> centre(d, 0.0);
+  std::vector<double> total(d, 0.0);
   for (int64_t j = 0; j < c; ++j) {
-    for (int64_t k = 0; k < d; ++k) centre[k] += centroids[j * d + k];
+    for (int64_t k = 0; k < d; ++k) total[k] += centroids[j * d + k];
   }
-  for (double& value : centre) value /= c;
-  ScoreError out;
+  std::vector<C> centre(d);
+  const std::vector<C> zero(d, C(0));
+  for (int64_t k = 0; k < d; ++k) centre[k] = static_cast<C>(total[k] / c);
+  double longest = squared_distance(centre.data(), zero.data(), d), farthest = 0;
   for (int64_t j = 0; j < c; ++j) {
-    double square = 0, bias = 0;
-    for (int64_t k = 0; k < d; ++k) {
-      const double m = centroids[j * d + k] - centre[k];
-      square += m * m;
-      bias += m * (m + 2 * centre[k]);
-    }
-    out.slope = std::max(out.slope, std::sqrt(square));
-    out.base = std::max(out.base, std::abs(bias));
+    const C* mu = centroids + j * d;
+    longest = std::max<double>(longest, squared_distance(mu, zero.data(), d));
+    farthest = std::max<double>(farthest, squared_distance(mu, centre.data(), d));
   }
-  return out;
+  const double rounding = 1 + (d + 8) * static_cast<double>(std::numeric_limits<C>::epsilon());
+  return {longest * rounding, std::sqrt(farthest * rounding)};
 }
 
 template <typename C>
