@@ -10,16 +10,11 @@ from carlg.config import Config
 
 
 class Clusterer:
-    """k-means whose centroids carry over. The first call starts ``restarts`` times and keeps the lowest inertia.
-
-    In full batches every call is on the same points, moved: the bounds of the last call carry over too, for the price of keeping its z. The
-    labels are the same either way.
-    """
+    """k-means whose centroids carry over. The first call starts ``restarts`` times and keeps the lowest inertia."""
 
     def __init__(self, config: Config, clusters: int, generator: torch.Generator) -> None:
         self.config, self.clusters, self.generator = config, clusters, generator
         self.centroids: Tensor | None = None
-        self.last: tuple[Tensor, ck.KMeansResult] | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
         config = self.config
@@ -30,23 +25,19 @@ class Clusterer:
             options = {"max_iter": config.cluster_iterations, "tol": 0.0}
             first = {"init": "k-means++", "n_init": config.restarts, "max_iter": max(10, config.cluster_iterations)}
         start = first if self.centroids is None else {"init": self.centroids}
-        if self.last is not None:
-            start = {"init_points": self.last[0], "init": self.last[1]}
         result = ck.kmeans(z, self.clusters, generator=self.generator, **{**options, **start})
         self.centroids = result.centroids
-        if config.clustering == "kmeans" and config.batch_nodes == 0:
-            self.last = (z, result)
         return result.labels
 
     def reset(self) -> None:
         """Forget the centroids: the next call seeds anew, as after a degenerate clustering."""
-        self.centroids = self.last = None
+        self.centroids = None
 
     def state(self) -> Tensor | None:
         return self.centroids
 
     def load(self, state: Tensor | None) -> None:
-        self.centroids, self.last = state, None
+        self.centroids = state
 
 
 class MedoidClusterer(Clusterer):
