@@ -16,7 +16,12 @@ import torch
 RESULTS = pathlib.Path(__file__).with_name("results")
 
 
-def interleaved(functions: dict[str, Callable[[], Any]], rounds: int = 9, budget: float = 30.0) -> dict[str, list[float]]:
+def interleaved(
+    functions: dict[str, Callable[[], Any]],
+    rounds: int = 9,
+    budget: float = 30.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of every call, round by round, after one call to warm up."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
@@ -25,9 +30,9 @@ def interleaved(functions: dict[str, Callable[[], Any]], rounds: int = 9, budget
     for _ in range(rounds):
         for name, function in functions.items():
             gc.disable()
-            before = time.perf_counter()
+            before = clock()
             function()
-            times[name].append(time.perf_counter() - before)
+            times[name].append(clock() - before)
             gc.enable()
         if time.perf_counter() - start > budget:
             break

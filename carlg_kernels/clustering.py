@@ -24,6 +24,7 @@ _SEED = 0
 _STARTS = ("k-means++", "k-means||", "random")
 _MEDOID_STARTS = ("k-means++", "build", "random")
 _TABLE_BLOCK = 1024
+_CHECKED_ROWS = 16
 
 
 def resolve_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -50,7 +51,7 @@ def _check_tol(tol: float) -> float:
 def kmeans(
     z: Tensor,
     num_clusters: int,
-    init: str | Tensor = "k-means++",
+    init: str | Tensor | KMeansResult = "k-means++",
     n_init: int = 1,
     max_iter: int = 100,
     tol: float = 1e-4,
@@ -59,6 +60,7 @@ def kmeans(
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     spherical: bool = False,
+    init_points: Tensor | None = None,
 ) -> KMeansResult:
     """k-means: centroids that lower the sum of squared distances of the points to their nearest one.
 
@@ -68,9 +70,10 @@ def kmeans(
         Points; float16, bfloat16, float32 or float64, any strides.
     num_clusters : int
         At least 1, at most n.
-    init : {"k-means++", "k-means||", "random"} or Tensor of shape (num_clusters, d)
+    init : {"k-means++", "k-means||", "random"}, Tensor of shape (num_clusters, d), or KMeansResult
         The start. "k-means++" is greedy with 2 + log(c) trials a centroid; "k-means||" draws many at once and suits large c; "random" takes
-        random points. A tensor is a warm start, for example the centroids of the last epoch; it ignores ``n_init``.
+        random points. A tensor is a warm start, for example the centroids of the last epoch, and so is the result of an earlier call; both
+        ignore ``n_init``.
     n_init : int
         Starts to run; the one of least inertia is returned.
     max_iter : int
@@ -90,6 +93,9 @@ def kmeans(
         same result.
     spherical : bool
         Scale centroids to length one, for points on the sphere. Nearest in angle is then nearest in distance.
+    init_points : Tensor, shape (n, d), optional
+        The points that the result ``init`` was computed on, not written to since: the same points before they moved. The result is
+        the same, sooner: points that moved too little to change their label are not searched in the first iteration.
 
     Returns
     -------
@@ -125,7 +131,8 @@ def kmeans(
     if batch_size is not None:
         batch_size = min(check_count(batch_size, "batch_size"), z.shape[0])
     generator = resolve_generator(generator)
-    init = check_init(init, z, c)
+    carried = _check_carried(init, init_points, z)
+    init = check_init(init.centroids if isinstance(init, KMeansResult) else init, z, c)
     if tolerance > 0:
         tolerance *= mean_variance(z)
 
@@ -133,10 +140,29 @@ def kmeans(
         if spherical:
             start = _lloyd.unit_rows(start, start)
         if batch_size is None:
-            return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator)
+            return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator, carried)
         return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
 
     return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
+
+
+def _check_carried(init: str | Tensor | KMeansResult, points: Tensor | None, z: Tensor) -> _lloyd.Carried | None:
+    """What an earlier result says of points that have moved since; some rows are checked to be those of the result."""
+    if points is None:
+        return None
+    if not isinstance(init, KMeansResult):
+        raise ValueError(f"init_points must come with a KMeansResult as init, got init={describe(init)}")
+    points = check_points(points, "init_points").detach()
+    if (points.shape, points.dtype, points.device) != (z.shape, z.dtype, z.device):
+        raise ValueError(f"init_points must be like z, {describe(z)}, got {describe(points)}")
+    if init.labels.shape != z.shape[:1]:
+        raise ValueError(f"init must be a result on {z.shape[0]} points, got {describe(init.labels)}")
+    some = slice(None, None, max(1, z.shape[0] // _CHECKED_ROWS))
+    distances = (points[some].to(init.centroids.dtype) - init.centroids[init.labels[some]]).norm(dim=1)
+    error, size = torch.stack([(distances - init.distances[some]).abs().max(), distances.max()]).tolist()
+    if not error <= 1e-3 * size:
+        raise ValueError("init_points must be the points that init was computed on, got others (or they were written to since)")
+    return _lloyd.Carried(points, init.labels, init.centroids, init.second_distances)
 
 
 def check_init(init: str | Tensor, z: Tensor, c: int) -> str | Tensor:

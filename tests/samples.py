@@ -89,6 +89,7 @@ def _clustering_samples(z, leaf, centroids, weights, labels) -> dict[str, list[t
     own, other = labels.clamp(min=0), (labels.clamp(min=0) + 1) % 5
     return {
         "assigned_silhouette": [(leaf, centroids, own, other, r) for r in ("mean", "none")],
+        "carried_bounds": [(z, z.flip(0), centroids, origin, own, closest.sqrt())],
         "hop_distance": [(torch.randint(9, (2, 14)), 9)],
         "kmeans_plus_plus": [(z, w, origin, uniforms, closest) for w in (None, weights)],
         "kmedoids": [

@@ -1,6 +1,5 @@
 """k-means against scikit-learn, its starts, policies and options."""
 
-import os
 import subprocess
 import sys
 
@@ -289,25 +288,3 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(out.stdout) < 20
-
-
-def test_bursts_on_a_gpu_end_where_single_steps_end():
-    """The loop that runs ahead of the host, with the Triton step under the interpreter; a cluster runs empty on the way."""
-    pytest.importorskip("triton")
-    code = """
-import torch
-from carlg_kernels import _dispatch, _lloyd
-from carlg_kernels.reference import lloyd
-z = torch.randn(130, 5, generator=torch.Generator().manual_seed(0))
-assert _dispatch.triton_serves("cpu")
-for start in (z[:4], torch.cat([z[:3], torch.full((1, 5), 9.0)])):
-    got = _lloyd.iterate(z, start, None, 30, 0.0, "keep", False, torch.Generator())
-    centroids, labels, steps, changed = start, torch.full((130,), -1), 0, 1
-    while changed:
-        centroids, _, (_, changed, _) = lloyd.lloyd(z, None, centroids, centroids, None, labels, None)
-        steps += 1
-    assert got.converged and got.n_iter == steps, (got.n_iter, steps)
-    assert torch.allclose(got.centroids, centroids, atol=1e-5)
-"""
-    environment = {**os.environ, "CK_BACKEND": "triton", "TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

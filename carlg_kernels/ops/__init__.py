@@ -4,6 +4,7 @@ from carlg_kernels import _dispatch, _progress
 from carlg_kernels.ops import (
     assign,
     assigned_silhouette,
+    carried_bounds,
     centroid_update,
     cluster_distances,
     davies_bouldin,
@@ -28,6 +29,7 @@ _progress.install()
 __all__ = [
     "assign",
     "assigned_silhouette",
+    "carried_bounds",
     "centroid_update",
     "cluster_distances",
     "davies_bouldin",

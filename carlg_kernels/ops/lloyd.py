@@ -7,7 +7,8 @@ are not looked at again:
     bounds[2]_u  = ||z_u - origin||^2
 
 When the centroids move from ``previous`` to ``centroids`` the first bound grows by the move of the own centroid and the second shrinks by
-the moves of the others. Label -1 means that nothing is known of a point, which is how a run begins; backends without bounds leave
+the moves of the others. Label -1 means that nothing is known of a point, which is how a run begins. Label -2 - j is a guess j from before
+the points moved: the bounds hold, but the means of the clusters do not, so that the point counts as changed. Backends without bounds leave
 ``bounds`` alone. ``progress`` holds the squared move of all centroids, the number of changed labels and the number of empty clusters.
 Empty clusters keep their centroid.
 """

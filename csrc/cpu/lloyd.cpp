@@ -20,7 +20,7 @@ struct LloydStep {
   const void* previous;   // IN [c, d] the centroids that the bounds hold for
   const void* origin;     // IN [d]
   int64_t c;
-  int64_t* labels;   // IN/OUT [n], -1 where nothing is known
+  int64_t* labels;   // IN/OUT [n], -1 where nothing is known, -2 - j for a guess j
   void* bounds;      // IN/OUT [3, n] upper, lower, ||z_u - origin||^2
   void* means;       // OUT [c, d]
   double* mass;      // OUT [c]
@@ -329,6 +329,10 @@ template <typename C>
 void step_rows(const MatrixView& view, const LloydStep& step) {
   const Rows<C> z(view);
   const std::vector<int64_t> old_labels(step.labels, step.labels + z.count());
+  // A guess is searched like a label, but counts as unknown in the update: its cluster has no mean of these rows yet.
+  for (int64_t i = 0; i < z.count(); ++i) {
+    if (step.labels[i] < -1) step.labels[i] = -2 - step.labels[i];
+  }
   Search<C>(z, step).run();
   update(z, step, old_labels.data());
 }
@@ -363,7 +367,8 @@ std::tuple<Tensor, Tensor, Tensor> lloyd(const Tensor& z, std::optional<Tensor> 
            "labels and bounds must be contiguous");
   for (int64_t i = 0; i < n; ++i) {
     const int64_t label = pointer<int64_t>(labels)[i];
-    CK_CHECK(label >= -1 && label < c, "labels must lie in [-1, ", c, "), got ", label);
+    CK_CHECK(label >= -1 - c && label < c, "labels must lie in [-1, ", c,
+             ") or be -2 minus a guess, got ", label);
   }
   const std::optional<Tensor> w = checked_weights(weights, z);
   const Tensor mu = torch::stable::contiguous(centroids), old = torch::stable::contiguous(previous);
