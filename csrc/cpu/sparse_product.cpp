@@ -44,10 +44,10 @@ struct Chunks {
   }
 };
 
-// kVectors vectors of one row of Y; B's rows are `stride` apart. Narrow tiles add every kWays-th entry into a sum of its own, so that
+// kVectors vectors of one row of Y; B's rows are `stride` apart, known to the compiler for slabs. Narrow tiles add every kWays-th entry into a sum of its own, so that
 // an addition does not wait for the last one.
-template <int kVectors, typename T>
-CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, int64_t stride, T* y) {
+template <int kVectors, typename T, typename Stride>
+CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, Stride stride, T* y) {
   constexpr int L = kLanes<T>, kWays = kVectors >= kTile ? 1 : 4;
   const T* values = static_cast<const T*>(a.values);
   Vec<T> sum[kWays][kVectors] = {};
@@ -69,8 +69,8 @@ CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, int64_t st
   }
 }
 
-template <typename T>
-CK_INLINE void row_tail(const SparseRows& a, int64_t row, const T* b, int64_t stride, int64_t count,
+template <typename T, typename Stride>
+CK_INLINE void row_tail(const SparseRows& a, int64_t row, const T* b, Stride stride, int64_t count,
                         T* y) {
   const T* values = static_cast<const T*>(a.values);
   for (int64_t k = 0; k < count; ++k) {
@@ -83,8 +83,8 @@ CK_INLINE void row_tail(const SparseRows& a, int64_t row, const T* b, int64_t st
 }
 
 // Columns [0, count) of rows [first, last).
-template <typename T>
-void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b, int64_t stride,
+template <typename T, typename Stride>
+void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b, Stride stride,
                    int64_t count, T* y, int64_t y_stride) {
   constexpr int L = kLanes<T>;
   for (int64_t i = first; i < last; ++i) {
@@ -108,7 +108,8 @@ void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T*
         for (int64_t r = 0; r < b_rows; ++r) {
           std::copy_n(b + r * width + begin, count, packed.data() + r * slab);
         }
-        multiply_rows(a, 0, a.rows, packed.data(), slab, count, y + begin, width);
+        multiply_rows(a, 0, a.rows, packed.data(), std::integral_constant<int64_t, slab>{}, count,
+                      y + begin, width);
       }
     });
     return;

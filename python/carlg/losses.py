@@ -54,5 +54,5 @@ def effective_rank(z: Tensor, rows: int = 2048) -> float:
 
 def is_degenerate(labels: Tensor) -> bool:
     """Fewer than two clusters, or nothing but singletons: no index is defined."""
-    kept = labels[labels >= 0]
-    return not 2 <= kept.unique().numel() < kept.numel()
+    sizes = torch.bincount(labels[labels >= 0])
+    return not 2 <= int(sizes.count_nonzero()) < int(sizes.sum())
