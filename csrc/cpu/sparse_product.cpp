@@ -1,12 +1,11 @@
 // A sparse matrix in compressed rows times a dense one:  Y_i = sum_p values_p B_{column_p},  p over the entries of row i.
 //
 // Every row of Y is summed by one thread in the order of its entries. A register tile holds kTile vectors of Y_i; the work is the
-// gather of the rows of B. Where each row of B is read often (kReuse times on average) its columns go by in slabs of one cache line, copied
-// together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
+// gather of the rows of B. Where a row of B is read often or a row of Y has many entries (kReuse on average), the columns go by in slabs of
+// one cache line, copied together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
 #include "common/isa.h"
 #include "cpu/parallel.h"
-
-#include <vector>
+#include "cpu/tile.h"
 
 namespace ck {
 
@@ -26,7 +25,7 @@ namespace ck::CK_ISA {
 namespace {
 
 constexpr int kTile = 8;
-constexpr int64_t kReuse = 8;
+constexpr int64_t kReuse = 48;
 constexpr int64_t kChunks = 64;
 
 // Rows [first, last) of chunk: about equally many entries and rows in each.
@@ -100,15 +99,15 @@ void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b,
 template <typename T>
 void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
   constexpr int64_t slab = 64 / sizeof(T);
-  if (width > slab && a.pointers[a.rows] >= kReuse * b_rows) {
+  if (width > slab && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
     parallel(ceil_div(width, slab), [&](int64_t first, int64_t last) {
-      std::vector<T> packed(b_rows * slab);
+      const Buffer<T> packed(b_rows * slab);
       for (int64_t s = first; s < last; ++s) {
         const int64_t begin = s * slab, count = std::min(slab, width - begin);
         for (int64_t r = 0; r < b_rows; ++r) {
-          std::copy_n(b + r * width + begin, count, packed.data() + r * slab);
+          std::copy_n(b + r * width + begin, count, packed.get() + r * slab);
         }
-        multiply_rows(a, 0, a.rows, packed.data(), std::integral_constant<int64_t, slab>{}, count,
+        multiply_rows(a, 0, a.rows, packed.get(), std::integral_constant<int64_t, slab>{}, count,
                       y + begin, width);
       }
     });
