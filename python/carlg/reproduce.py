@@ -33,8 +33,10 @@ PAPER_OTHER = {
 
 
 def reproduce(arguments: argparse.Namespace) -> None:
-    """Run what is missing and write the tables after every row."""
+    """Run what is missing and write the tables after every row, with the remarks that lie beside the results."""
     results, tables = pathlib.Path(arguments.results), pathlib.Path(arguments.out)
+    remarks = results.with_name("reproduction_remarks.md")
+    remarks_text = remarks.read_text() if remarks.exists() else ""
     rows = json.loads(results.read_text()) if results.exists() else []
     root = getattr(arguments, "root", Config().root)
     if not arguments.tables_only:
@@ -47,11 +49,11 @@ def reproduce(arguments: argparse.Namespace) -> None:
                 continue
             rows.append(_run(task, root, graphs, rows))
             checkpoint.write_json(results, rows)
-            checkpoint.write_text(tables, render(rows))
+            checkpoint.write_text(tables, render(rows, remarks_text))
             fresh += 1
             if arguments.rows and fresh >= arguments.rows:
                 break
-    checkpoint.write_text(tables, render(rows))
+    checkpoint.write_text(tables, render(rows, remarks_text))
     print(f"{len(rows)} rows; tables in {tables}")
 
 
@@ -145,8 +147,8 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.2f} ± {deviation:.2f}"
 
 
-def render(rows: list[dict[str, Any]]) -> str:
-    """REPRODUCTION.md from the rows."""
+def render(rows: list[dict[str, Any]], remarks: str = "") -> str:
+    """REPRODUCTION.md from the rows, with remarks (written by hand, kept beside the rows) after the tables."""
     lines = [_INTRODUCTION]
     for name in DATASETS:
         mine = [row for row in rows if row["dataset"] == name]
@@ -158,6 +160,8 @@ def render(rows: list[dict[str, Any]]) -> str:
     missing = [name for name in DATASETS if not any(row["dataset"] == name for row in rows)]
     if missing:
         lines.append(f"Not run yet, so without a row: {', '.join(missing)}.\n")
+    if remarks:
+        lines.append(remarks)
     return "\n".join(lines)
 
 
