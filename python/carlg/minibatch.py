@@ -2,6 +2,9 @@
 
 A batch of a share f of the nodes moves centroid j by  m_j / (m_j + (1 - f) N_j)  of the way to its mean, where m_j points of the
 batch belong to it and N_j counts those seen before, forgotten at the rate of one epoch. One batch of all nodes is the full batch.
+
+Adam moves every weight by about the rate a step, so a step of one of p batches gets a p-th of the rate: an epoch moves the weights as far
+as the full batch would.
 """
 
 import math
@@ -35,19 +38,21 @@ class BatchTrainer(Trainer):
         assert self.labels is not None
         losses, values, changed, rank = [], [], 0, 1.0
         for step, batch in enumerate(self.sampler):
-            lr = learning_rate(config, self.epoch + step / len(self.sampler))
+            lr = learning_rate(config, self.epoch + step / len(self.sampler)) / len(self.sampler)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group["scale"]
             self.encoder.train()
             z = self.predictor(self.encoder(Inputs(batch.graph, self.device)), config.normalize)[: batch.seeds]
             if not math.isfinite(float(z.detach().sum())):
                 return self._diverged(lr, time.perf_counter() - start)
+            if step == 0:
+                rank = effective_rank(z)
+                if self._should_stop(None, self.history[-1].churn if self.history else 1.0, rank):
+                    break
             labels = self._cluster(z.detach())
             nodes = batch.nodes[: batch.seeds].to(self.device)
             changed += int((self.labels[nodes] != labels).sum())
             self.labels[nodes] = labels
-            if step == 0:
-                rank = effective_rank(z)
             if is_degenerate(labels):
                 self._warn("one cluster is left in a batch: its step is skipped")
                 self.clusterer.reset()
@@ -65,8 +70,8 @@ class BatchTrainer(Trainer):
             losses.append(float(cost.detach()))
             values.append(float(value.detach()))
         churn = changed / self.graph.num_nodes
-        if not self.finished:
-            self._should_stop(None, churn, rank)
+        if not losses and self.history:
+            losses, values = [self.history[-1].loss], [self.history[-1].index]
         seconds = time.perf_counter() - start
         present = int(torch.bincount(self.labels[self.labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1
