@@ -156,7 +156,7 @@ def draw(lines: list[dict[str, Any]]) -> None:
         panel.set_xlabel("epoch")
         panel.grid(alpha=0.3)
     axes[1, 1].axhline(0, color="black", linewidth=0.8)
-    axes[1, 1].set_ylim(-4, 3)
+    axes[1, 1].set_ylim(-4, 3.5)
     axes[0, 0].legend(fontsize=7, ncols=2)
     figure.savefig(FIGURE, metadata={"Date": None})
 
