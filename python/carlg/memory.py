@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 @functools.cache
 def keep_freed_memory() -> bool:
     """Make glibc keep large freed blocks; whether it does. An epoch writes some twenty matrices of n rows, and first touches cost as
-    much as the arithmetic on them. Holes between kept blocks raise the peak by about two fifths (Coauthor-Physics: 1.05 to 1.45 GB),
+    much as the arithmetic on them. Holes between kept blocks raise the peak,
     so this is for graphs with room to spare. Other C libraries are left as they are.
     """
     if not sys.platform.startswith("linux"):

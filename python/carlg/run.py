@@ -122,7 +122,7 @@ def _train(graph: Graph, config: Config, folder: pathlib.Path | None, resume: bo
 def make_validator(graph: Graph, config: Config, protocol: str) -> Callable[[Tensor], float] | None:
     """Mean validation accuracy over 3 splits (all published masks), where the settings select by it.
 
-    It ranks epochs, so the classifier stops at a hundredth of the first gradient, which halves the cost of a run.
+    It ranks epochs, so the classifier stops at a hundredth of the first gradient.
     """
     if config.select != "validation":
         return None
