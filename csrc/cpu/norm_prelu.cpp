@@ -6,8 +6,8 @@
 //
 // Both are  y = P(scale_k x + offset_k)  with numbers per channel k, and with g' = dy P'(.) their gradient is
 //   dx = g' scale_k - pull x - level_k        (pull = level = 0 without gain)
-// Forward: x is read for the sums, for the deviations and for the result. Backward: x and dy are read twice, dx is written once; nothing
-// of the size of x is kept but x itself. Without gain one pass does, as dx = g'.
+// Forward: x is read once for its moments and once for the result. Backward: x and dy are read twice, dx is written once; nothing of the
+// size of x is kept but x itself. Without gain one pass does, as dx = g'.
 #include "common/isa.h"
 #include "cpu/parallel.h"
 
@@ -23,14 +23,18 @@ struct Channels {
   double slope;
 };
 
+// Of all entries of x + bias; squares is the sum of the squared deviations from the mean.
+struct Moments {
+  double count, mean, squares;
+};
+
 }  // namespace ck
 
-CK_DECLARE(void channel_sums(const void* x, int64_t n, int64_t d, bool wide, double* sums))
-CK_DECLARE(double squared_deviation(const void* x, const void* centre, int64_t n, int64_t d,
-                                    bool wide))
+CK_DECLARE(ck::Moments norm_prelu_moments(const void* x, const void* bias, int64_t n, int64_t d,
+                                          bool wide, double* sums))
 CK_DECLARE(void norm_prelu_fwd(const ck::Channels& in, bool wide, void* y))
-CK_DECLARE(void norm_prelu_sums(const ck::Channels& in, bool wide, const void* grad, double* sums,
-                                void* dx))
+CK_DECLARE(double norm_prelu_sums(const ck::Channels& in, bool wide, bool normalized,
+                                  const void* grad, double* sums, void* dx))
 CK_DECLARE(void norm_prelu_bwd(const ck::Channels& in, bool wide, const void* grad, double pull,
                                const void* level, void* dx))
 
@@ -41,7 +45,7 @@ namespace {
 struct Blocks {
   int64_t n, rows, count;
   explicit Blocks(int64_t n)
-      : n(n), rows(std::max<int64_t>(32, ceil_div(n, 256))), count(ceil_div(n, rows)) {}
+      : n(n), rows(std::max<int64_t>(32, ceil_div(n, 128))), count(ceil_div(n, rows)) {}
   int64_t first(int64_t block) const { return block * rows; }
   int64_t last(int64_t block) const { return std::min(n, (block + 1) * rows); }
 };
@@ -52,6 +56,14 @@ void for_blocks(const Blocks& blocks, const Body& body) {
   parallel(blocks.count, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) body(b, blocks.first(b), blocks.last(b));
   });
+}
+
+// Rows that share a load of what belongs to the channel: body(row, R tag) for groups of four rows, then for single ones.
+template <typename Body>
+CK_INLINE void for_rows(int64_t first, int64_t last, const Body& body) {
+  int64_t i = first;
+  for (; i + 4 <= last; i += 4) body.template operator()<4>(i);
+  for (; i < last; ++i) body.template operator()<1>(i);
 }
 
 // Vectors where they fit, single numbers behind: body(k, width tag) with V = Vec<T> or T.
@@ -90,122 +102,205 @@ CK_INLINE V fill(T x) {
   }
 }
 
-// sums[count][d] added up in double, in order.
+// sums[count][width] added up in double, in order.
 template <typename T>
-void combine(const std::vector<T>& parts, int64_t count, int64_t d, double* sums) {
-  std::fill(sums, sums + d, 0.0);
+void combine(const std::vector<T>& parts, int64_t count, int64_t width, double* sums) {
+  std::fill(sums, sums + width, 0.0);
   for (int64_t b = 0; b < count; ++b) {
-    for (int64_t k = 0; k < d; ++k) sums[k] += parts[b * d + k];
+    for (int64_t k = 0; k < width; ++k) sums[k] += parts[b * width + k];
   }
 }
 
+CK_INLINE Moments merge(const Moments& a, const Moments& b) {
+  const double count = a.count + b.count;
+  if (count == 0) return a;
+  const double gap = b.mean - a.mean;
+  return {count, a.mean + gap * b.count / count,
+          a.squares + b.squares + gap * gap * a.count * b.count / count};
+}
+
+// Some rows that stay in the nearest cache between the sums and the deviations from their own mean.
+constexpr int64_t kGroupRows = 16;
+
 template <typename T>
-void sum_channels(const T* x, int64_t n, int64_t d, double* sums) {
+Moments moments(const T* x, const T* bias, int64_t n, int64_t d, double* sums) {
   const Blocks blocks(n);
   std::vector<T> parts(blocks.count * d, T{0});
+  std::vector<Moments> of_block(blocks.count, Moments{});
+  double bias_sum = 0;
+  for (int64_t k = 0; k < d; ++k) bias_sum += bias[k];
   for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
-    T* sum = parts.data() + b * d;
-    for (int64_t i = first; i < last; ++i) {
-      const T* row = x + i * d;
-      for_channels<T>(
-          d, [&]<typename V>(int64_t k) { put(sum + k, get<V>(sum + k) + get<V>(row + k)); });
+    T* block_sum = parts.data() + b * d;
+    std::vector<T> group_sum(d), centre(d);
+    for (int64_t begin = first; begin < last; begin += kGroupRows) {
+      const int64_t end = std::min(last, begin + kGroupRows);
+      std::fill(group_sum.begin(), group_sum.end(), T{0});
+      for_rows(begin, end, [&]<int R>(int64_t i) {
+        for_channels<T>(d, [&]<typename V>(int64_t k) {
+          V sum = get<V>(group_sum.data() + k);
+          for (int r = 0; r < R; ++r) sum += get<V>(x + (i + r) * d + k);
+          put(group_sum.data() + k, sum);
+        });
+      });
+      const double rows = static_cast<double>(end - begin);
+      double total = rows * bias_sum;
+      for (int64_t k = 0; k < d; ++k) total += group_sum[k];
+      Moments group{rows * static_cast<double>(d), 0, 0};
+      group.mean = total / group.count;
+      for (int64_t k = 0; k < d; ++k) {
+        block_sum[k] += group_sum[k];
+        centre[k] = static_cast<T>(group.mean - bias[k]);
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        group.squares += squared_distance(x + i * d, centre.data(), d);
+      }
+      of_block[b] = merge(of_block[b], group);
     }
   });
   combine(parts, blocks.count, d, sums);
+  Moments all{};
+  for (const Moments& block : of_block) all = merge(all, block);
+  return all;
+}
+
+// x -> scale_k x + offset_k and its rows, by value: the compiler need not fear that a store changes them.
+template <typename T>
+struct Affine {
+  const T *x, *scale, *offset;
+  int64_t d;
+  T slope;
+  explicit Affine(const Channels& in)
+      : x(static_cast<const T*>(in.x)),
+        scale(static_cast<const T*>(in.scale)),
+        offset(static_cast<const T*>(in.offset)),
+        d(in.d),
+        slope(static_cast<T>(in.slope)) {}
+};
+
+template <typename T>
+void forward_rows(const Affine<T> in, int64_t first, int64_t last, T* y) {
+  for_rows(first, last, [&]<int R>(int64_t i) {
+    for_channels<T>(in.d, [&]<typename V>(int64_t k) {
+      const V factor = get<V>(in.scale + k), level = get<V>(in.offset + k);
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = (i + r) * in.d + k;
+        const V t = get<V>(in.x + at) * factor + level;
+        put(y + at, V(t > V{} ? t : t * fill<V>(in.slope)));
+      }
+    });
+  });
 }
 
 template <typename T>
-double sum_squares(const T* x, const T* centre, int64_t n, int64_t d) {
-  const Blocks blocks(n);
-  std::vector<double> parts(blocks.count, 0.0);
-  for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) parts[b] += squared_distance(x + i * d, centre, d);
+void forward(const Channels& channels, T* y) {
+  const Affine<T> in(channels);
+  for_blocks(Blocks(channels.n), [&](int64_t, int64_t first, int64_t last) {
+    forward_rows(in, first, last, y);
   });
+}
+
+// Adds to sums: [0, d) of g', then with kNormalized [d, 2 d) of g' x, otherwise dx gets g'. Returns the sum of dy min(t, 0).
+template <bool kNormalized, typename T>
+double backward_sums_rows(const Affine<T> in, const T* grad, int64_t first, int64_t last, T* sums,
+                          T* dx) {
   double total = 0;
-  for (double part : parts) total += part;
+  for_rows(first, last, [&]<int R>(int64_t i) {
+    Vec<T> vector_below{};
+    T scalar_below = 0;
+    for_channels<T>(in.d, [&]<typename V>(int64_t k) {
+      const V factor = get<V>(in.scale + k), level = get<V>(in.offset + k);
+      V of_g = get<V>(sums + k), of_gx{}, of_gt{};
+      if constexpr (kNormalized) of_gx = get<V>(sums + in.d + k);
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = (i + r) * in.d + k;
+        const V value = get<V>(in.x + at), g = get<V>(grad + at);
+        const V t = value * factor + level;
+        const V inner = t > V{} ? g : g * fill<V>(in.slope);
+        of_g += inner;
+        of_gt += t > V{} ? V{} : g * t;
+        if constexpr (kNormalized) {
+          of_gx += inner * value;
+        } else {
+          put(dx + at, inner);
+        }
+      }
+      put(sums + k, of_g);
+      if constexpr (kNormalized) put(sums + in.d + k, of_gx);
+      if constexpr (std::is_same_v<V, T>) {
+        scalar_below += of_gt;
+      } else {
+        vector_below += of_gt;
+      }
+    });
+    total += horizontal_sum<T>(vector_below) + scalar_below;
+  });
+  return total;
+}
+
+// The sums of all rows, and of dy min(t, 0), which is the gradient of the slope.
+template <bool kNormalized, typename T>
+double backward_sums(const Channels& channels, const T* grad, double* sums, T* dx) {
+  const Affine<T> in(channels);
+  const int64_t width = kNormalized ? 2 * in.d : in.d;
+  const Blocks blocks(channels.n);
+  std::vector<T> parts(blocks.count * width, T{0});
+  std::vector<double> below(blocks.count, 0.0);
+  for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
+    T* sum = parts.data() + b * width;
+    below[b] = backward_sums_rows<kNormalized>(in, grad, first, last, sum, dx);
+  });
+  combine(parts, blocks.count, width, sums);
+  double total = 0;
+  for (double part : below) total += part;
   return total;
 }
 
 template <typename T>
-void forward(const Channels& in, T* y) {
-  const T *x = static_cast<const T*>(in.x), *scale = static_cast<const T*>(in.scale),
-          *offset = static_cast<const T*>(in.offset);
-  const int64_t d = in.d;
-  const T slope = static_cast<T>(in.slope);
-  for_blocks(Blocks(in.n), [&](int64_t, int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      for_channels<T>(d, [&]<typename V>(int64_t k) {
-        const V t = get<V>(x + i * d + k) * get<V>(scale + k) + get<V>(offset + k);
-        put(y + i * d + k, V(t > V{} ? t : t * fill<V>(slope)));
-      });
-    }
+void backward_rows(const Affine<T> in, const T* grad, int64_t first, int64_t last, T pull,
+                   const T* level, T* dx) {
+  for_rows(first, last, [&]<int R>(int64_t i) {
+    for_channels<T>(in.d, [&]<typename V>(int64_t k) {
+      const V factor = get<V>(in.scale + k), start = get<V>(in.offset + k);
+      const V away = get<V>(level + k);
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = (i + r) * in.d + k;
+        const V value = get<V>(in.x + at), g = get<V>(grad + at);
+        const V t = value * factor + start;
+        const V inner = t > V{} ? g : g * fill<V>(in.slope);
+        put(dx + at, V(inner * factor - value * fill<V>(pull) - away));
+      }
+    });
   });
 }
 
-// sums: [0, d) of g', [d, 2 d) of g' x, [2 d, 3 d) of dy min(t, 0), whose total is the gradient of the slope. dx, unless null, gets g'.
 template <typename T>
-void backward_sums(const Channels& in, const T* grad, double* sums, T* dx) {
-  const T *x = static_cast<const T*>(in.x), *scale = static_cast<const T*>(in.scale),
-          *offset = static_cast<const T*>(in.offset);
-  const int64_t d = in.d;
-  const T slope = static_cast<T>(in.slope);
-  const Blocks blocks(in.n);
-  std::vector<T> parts(blocks.count * 3 * d, T{0});
-  for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
-    T* sum = parts.data() + b * 3 * d;
-    for (int64_t i = first; i < last; ++i) {
-      for_channels<T>(d, [&]<typename V>(int64_t k) {
-        const V value = get<V>(x + i * d + k), g = get<V>(grad + i * d + k);
-        const V t = value * get<V>(scale + k) + get<V>(offset + k);
-        const V inner = t > V{} ? g : g * fill<V>(slope);
-        if (dx != nullptr) put(dx + i * d + k, inner);
-        put(sum + k, V(get<V>(sum + k) + inner));
-        put(sum + d + k, V(get<V>(sum + d + k) + inner * value));
-        put(sum + 2 * d + k, V(get<V>(sum + 2 * d + k) + (t > V{} ? V{} : g * t)));
-      });
-    }
-  });
-  combine(parts, blocks.count, 3 * d, sums);
-}
-
-template <typename T>
-void backward(const Channels& in, const T* grad, double pull, const T* level, T* dx) {
-  const T *x = static_cast<const T*>(in.x), *scale = static_cast<const T*>(in.scale),
-          *offset = static_cast<const T*>(in.offset);
-  const int64_t d = in.d;
-  const T slope = static_cast<T>(in.slope), back = static_cast<T>(pull);
-  for_blocks(Blocks(in.n), [&](int64_t, int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      for_channels<T>(d, [&]<typename V>(int64_t k) {
-        const V value = get<V>(x + i * d + k), g = get<V>(grad + i * d + k);
-        const V factor = get<V>(scale + k);
-        const V t = value * factor + get<V>(offset + k);
-        const V inner = t > V{} ? g : g * fill<V>(slope);
-        put(dx + i * d + k, V(inner * factor - value * fill<V>(back) - get<V>(level + k)));
-      });
-    }
+void backward(const Channels& channels, const T* grad, double pull, const T* level, T* dx) {
+  const Affine<T> in(channels);
+  const T back = static_cast<T>(pull);
+  for_blocks(Blocks(channels.n), [&](int64_t, int64_t first, int64_t last) {
+    backward_rows(in, grad, first, last, back, level, dx);
   });
 }
 
 }  // namespace
 
-void channel_sums(const void* x, int64_t n, int64_t d, bool wide, double* sums) {
-  wide ? sum_channels(static_cast<const double*>(x), n, d, sums)
-       : sum_channels(static_cast<const float*>(x), n, d, sums);
-}
-
-double squared_deviation(const void* x, const void* centre, int64_t n, int64_t d, bool wide) {
-  return wide ? sum_squares(static_cast<const double*>(x), static_cast<const double*>(centre), n, d)
-              : sum_squares(static_cast<const float*>(x), static_cast<const float*>(centre), n, d);
+Moments norm_prelu_moments(const void* x, const void* bias, int64_t n, int64_t d, bool wide,
+                           double* sums) {
+  return wide ? moments(static_cast<const double*>(x), static_cast<const double*>(bias), n, d, sums)
+              : moments(static_cast<const float*>(x), static_cast<const float*>(bias), n, d, sums);
 }
 
 void norm_prelu_fwd(const Channels& in, bool wide, void* y) {
   wide ? forward(in, static_cast<double*>(y)) : forward(in, static_cast<float*>(y));
 }
 
-void norm_prelu_sums(const Channels& in, bool wide, const void* grad, double* sums, void* dx) {
-  wide ? backward_sums(in, static_cast<const double*>(grad), sums, static_cast<double*>(dx))
-       : backward_sums(in, static_cast<const float*>(grad), sums, static_cast<float*>(dx));
+double norm_prelu_sums(const Channels& in, bool wide, bool normalized, const void* grad,
+                       double* sums, void* dx) {
+  const auto run = [&]<typename T>(const T* g) {
+    return normalized ? backward_sums<true>(in, g, sums, static_cast<T*>(nullptr))
+                      : backward_sums<false>(in, g, sums, static_cast<T*>(dx));
+  };
+  return wide ? run(static_cast<const double*>(grad)) : run(static_cast<const float*>(grad));
 }
 
 void norm_prelu_bwd(const Channels& in, bool wide, const void* grad, double pull, const void* level,
@@ -285,17 +380,12 @@ std::tuple<Tensor, Tensor, Tensor> norm_prelu(const Tensor& x, const Tensor& bia
   Tensor moments = new_vector(call.x, 2, ScalarType::Double);
   double mean = 0, deviation = 0;
   if (call.normalized) {
-    const double count = static_cast<double>(std::max<int64_t>(call.n * call.d, 1));
-    double* sum = pointer<double>(sums);
-    CK_KERNEL(channel_sums)(call.x.data_ptr(), call.n, call.d, call.wide, sum);
-    for (int64_t k = 0; k < call.d; ++k)
-      mean += sum[k] + static_cast<double>(call.n) * call.bias[k];
-    mean /= count;
-    Tensor centre = new_vector(call.x, call.d, t);
-    for (int64_t k = 0; k < call.d; ++k) set_element(centre, k, mean - call.bias[k]);
-    deviation = std::sqrt(CK_KERNEL(squared_deviation)(call.x.data_ptr(), centre.data_ptr(), call.n,
-                                                       call.d, call.wide) /
-                          count);
+    const Tensor shift_by = torch::stable::contiguous(bias);
+    const Moments all = CK_KERNEL(norm_prelu_moments)(call.x.data_ptr(), shift_by.data_ptr(),
+                                                      call.n, call.d, call.wide,
+                                                      pointer<double>(sums));
+    mean = all.mean;
+    deviation = std::sqrt(all.squares / std::max(all.count, 1.0));
   }
   pointer<double>(moments)[0] = mean;
   pointer<double>(moments)[1] = deviation;
@@ -316,16 +406,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
   const Tensor g = torch::stable::contiguous(grad);
   const double mean = pointer<double>(moments)[0], deviation = pointer<double>(moments)[1];
   const Channels in = call.channels(mean, deviation, eps);
-  std::vector<double> total(3 * d);
+  std::vector<double> total(2 * d);
   Tensor dx = new_matrix(call.x, n, d, t);
-  CK_KERNEL(norm_prelu_sums)
-  (in, call.wide, g.data_ptr(), total.data(), call.normalized ? nullptr : dx.data_ptr());
+  const double below = CK_KERNEL(norm_prelu_sums)(in, call.wide, call.normalized, g.data_ptr(),
+                                                  total.data(), dx.data_ptr());
 
   Tensor dbias = new_vector(call.x, d, t), dslope = new_vector(call.x, 1, t);
   Tensor dgain = new_vector(call.x, channels, t), dshift = new_vector(call.x, channels, t);
-  double slope_sum = 0;
-  for (int64_t k = 0; k < d; ++k) slope_sum += total[2 * d + k];
-  set_element(dslope, 0, slope_sum);
+  set_element(dslope, 0, below);
   if (call.normalized) {
     const double broad = deviation + eps, count = static_cast<double>(std::max<int64_t>(n * d, 1));
     Tensor level = new_vector(call.x, d, t);

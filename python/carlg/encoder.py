@@ -9,8 +9,12 @@ from torch import Tensor, nn
 
 from carlg.config import ConfigError
 from carlg.propagation import Inputs
+from carlg.slabs import embed_in_slabs
 from carlg_kernels.ops.norm_prelu import norm_prelu
 from carlg_kernels.ops.unit_rows import unit_rows
+
+# Bytes of the widest activations from which on a layer is never held whole.
+_LARGE_ACTIVATIONS = 1 << 30
 
 
 class Layer(nn.Module):
@@ -59,7 +63,9 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def embed(self, inputs: Inputs) -> Tensor:
-        """Embeddings H in evaluation mode."""
+        """Embeddings H in evaluation mode; by slabs of channels where the activations would take gigabytes."""
+        if 4 * inputs.num_nodes * max(self.widths) > _LARGE_ACTIVATIONS:
+            return embed_in_slabs(list(self.layers), inputs)
         training = self.training
         self.eval()
         h = self(inputs)

@@ -9,6 +9,7 @@ from carlg import synthetic
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.graph import csr_tensor
 from carlg.propagation import Inputs
+from carlg.slabs import embed_in_slabs
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -98,3 +99,33 @@ def test_batch_norm_differs_between_modes():
     assert encoder.training
     # Momentum 0.99: the running statistics are almost those of the batch.
     torch.testing.assert_close(trained, evaluated, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("channels", [7, 64])
+def test_slabs_of_channels_give_the_whole_embedding(norm, sparse, channels):
+    generator = torch.Generator().manual_seed(5)
+    graph = synthetic.block_model(151, features=23, seed=2)
+    if sparse:
+        graph = replace(graph, x=csr_tensor((graph.x * (graph.x > 0.5)).numpy()))
+    encoder = Encoder(23, (40, 17, 9), norm, generator)
+    _randomize(encoder, generator)
+    inputs = Inputs(graph)
+    encoder(inputs)
+    expected = encoder.embed(inputs)
+    got = embed_in_slabs(list(encoder.layers), inputs, channels)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert encoder.training
+
+
+def test_large_graphs_are_embedded_by_slabs(monkeypatch, tiny):
+    encoder, inputs = Encoder(12, (24, 12)), Inputs(tiny)
+    expected = encoder.embed(inputs)
+    sizes = []
+    product = Inputs.first_product
+    monkeypatch.setattr("carlg.encoder._LARGE_ACTIVATIONS", 1)
+    monkeypatch.setattr("carlg.slabs._SLAB", 8)
+    monkeypatch.setattr(Inputs, "first_product", lambda self, weight: sizes.append(weight.shape[1]) or product(self, weight))
+    torch.testing.assert_close(encoder.embed(inputs), expected, rtol=1e-5, atol=1e-5)
+    assert sizes == [8, 8, 8] * 2
