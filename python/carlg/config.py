@@ -104,7 +104,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 RECIPES: dict[str, dict[str, Any]] = {
     "sim": {},
     "sil": {"lr": 5e-4},
-    "vrc": {"lr": 2e-4, "target": None, "log_index": True},
+    "vrc": {"lr": 8e-4, "target": None, "log_index": True, "barrier": 1.0, "barrier_rank": 16.0},
     "mean": {"target": None},
     "margin": {"target": None},
 }

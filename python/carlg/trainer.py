@@ -31,6 +31,8 @@ _REFERENCE_SIZE = 0.04
 _SMALL_MATRIX = 64 << 20
 # Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.
 _CEILING = 0.95
+# Share of z's dimensions below which its effective rank leaves the index nothing to compress but the classes themselves.
+_SIMPLE = 0.05
 
 
 class CollapseWarning(UserWarning):
@@ -115,6 +117,7 @@ class Trainer:
         self.best_epoch = 0
         self.best_score = -math.inf
         self.judged = False
+        self.simple = False
         self.first_rank = 0.0
         self.finished = ""
         self.warnings: list[str] = []
@@ -191,7 +194,7 @@ class Trainer:
         if validate is not None:
             self._select(validate)
         if self.epoch >= self.config.epochs and not self.finished:
-            self.finished = f"all {self.config.epochs} epochs"
+            self.finished = f"all {self.config.epochs} epochs{self._reservation()}"
             if validate is None:
                 self._consider(self.encoder.embed(self.inputs) if self.judged else None)
 
@@ -207,17 +210,26 @@ class Trainer:
             self.first_rank = rank
         if self.config.select != "label-free":
             return False
+        if self.epoch == 0:
+            self.simple = self.config.barrier == 0 and rank < _SIMPLE * self.config.layers[-1]
         if rank < min(2.0, 0.5 * self.first_rank) or (self.epoch > 3 and churn > 0.7):
             self._collapse(f"effective rank {rank:.1f} (it was {self.first_rank:.1f}), churn {churn:.2f}")
             return True
         self._consider(h)
         if self.epoch > self.config.warmup and churn < self.config.stop_churn:
-            self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster"
+            self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster{self._reservation()}"
             return True
         return False
 
+    def _reservation(self) -> str:
+        if not self.simple:
+            return ""
+        return f"; the untrained encoder is kept: its z spans {self.first_rank:.0f} of {self.config.layers[-1]} dimensions, too few to compress"
+
     def _consider(self, h: Tensor | None) -> None:
-        """Keep this encoder: always, or where the embedding was near the ceiling of the probe from the start, only if it scores higher."""
+        """Keep this encoder: always; never, where z was simple from the start; only if it scores higher, where the probe was near its ceiling."""
+        if self.simple and self.epoch > 0:
+            return
         if self.epoch == 0 and self.probe is not None and h is not None:
             self.best_score = self.probe.score(h)
             self.judged = self.best_score >= _CEILING
@@ -263,6 +275,7 @@ class Trainer:
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
             "judged": self.judged,
+            "simple": self.simple,
             "first_rank": self.first_rank,
             "finished": self.finished,
             "warnings": list(self.warnings),
@@ -279,7 +292,7 @@ class Trainer:
         self.labels = None if state["labels"] is None else state["labels"].to(self.device)
         self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
         self.history = [Epoch(**record) for record in state["history"]]
-        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "judged"):
+        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "judged", "simple"):
             setattr(self, name, state[name])
         self.warnings = list(state["warnings"])
 

@@ -11,6 +11,8 @@ def test_fifteen_published_settings():
     assert (photos.clusters, photos.lr, photos.seed) == (31, 0.007873976088691479, 1088482595)
     assert (photos.clustering, photos.cluster_batch, photos.select) == ("minibatch", 6628, "validation")
     assert recipe("published", variant="vrc", dataset="wiki-cs").target is None
+    assert recipe("published", variant="vrc", dataset="wiki-cs").barrier == 0
+    assert recipe(variant="vrc").barrier > 0
     assert published("sim", "amazon-computers")["patience"] == 5
     with pytest.raises(ConfigError, match="no published settings"):
         recipe("published", variant="sim", dataset="cora")

@@ -12,7 +12,7 @@ from carlg.estimator import CARLG
 from carlg.losses import effective_rank, is_degenerate, participation
 from carlg.minibatch import BatchTrainer
 from carlg.sampling import Sampler
-from carlg.trainer import CollapseWarning, Trainer, learning_rate
+from carlg.trainer import CollapseWarning, Trainer, build_models, learning_rate
 
 SMALL = {"layers": (24, 12), "predictor": 16}
 
@@ -84,6 +84,21 @@ def test_collapse_is_named_and_the_last_sound_encoder_kept(tiny):
         trainer.run()
     assert "collapse" in trainer.finished and trainer.best_epoch < trainer.epoch
     assert bool(trainer.embed(trainer.encoder).isfinite().all())
+
+
+def test_simple_embeddings_keep_the_untrained_encoder_unless_a_barrier_guards_them():
+    """Two clean communities span a few of 128 dimensions: the index could only merge them."""
+    graph = synthetic.block_model(200, classes=2, features=16, mixing=0.0, noise=0.05, seed=3)
+    settings = {"layers": (32, 128), "predictor": 32, "epochs": 6, "warmup": 1}
+    plain = Trainer(graph, recipe(variant="sim", **settings))
+    encoder = plain.run()
+    assert plain.first_rank < 0.05 * 128
+    assert plain.best_epoch == 0 and "untrained encoder is kept" in plain.finished
+    untrained, _ = build_models(plain.config, graph.num_features)
+    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), untrained.parameters(), strict=True))
+    guarded = Trainer(graph, recipe(variant="vrc", **settings))
+    guarded.run()
+    assert guarded.best_epoch > 0 and "untrained" not in guarded.finished
 
 
 def test_one_cluster_left_is_skipped_not_raised(tiny):
