@@ -25,7 +25,7 @@ test: build
 	$(BIN)/python -m pytest
 
 train: build
-	$(BIN)/carlg train --dataset digits --out $(OUT)
+	$(BIN)/carlg train --dataset digits --select last --out $(OUT)
 	@echo "report: $(OUT)/report.html"
 
 lint: env

@@ -55,7 +55,9 @@ def main() -> None:
     arguments = parser.parse_args()
     start = time.perf_counter()
     graph = synthetic.block_model(arguments.nodes)
-    config = recipe(dataset="sbm", nodes=arguments.nodes, batch_nodes=arguments.batch_nodes, epochs=arguments.epochs, warmup=1)
+    config = recipe(
+        dataset="sbm", nodes=arguments.nodes, batch_nodes=arguments.batch_nodes, epochs=arguments.epochs, warmup=1, select="last"
+    )
     config = config.replace(sampler=arguments.sampler, clusters=arguments.clusters)
     trainer = BatchTrainer(graph, config)
     line = {**vars(arguments), "edges": graph.num_edges, "threads": torch.get_num_threads()}

@@ -1,5 +1,7 @@
 """The index of a variant and the loss made of it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,9 +37,28 @@ def index_loss(config: Config, index: Tensor, z: Tensor) -> Tensor:
 
 def participation(z: Tensor) -> Tensor:
     """Participation ratio (tr C)^2 / |C|_F^2 of the covariance C of the rows: between 1 and the dimension."""
-    centred = z - z.mean(0)
-    covariance = centred.t() @ centred
-    return covariance.diagonal().sum().square() / covariance.square().sum().clamp(min=1e-30)
+    ratio: Tensor = _Participation.apply(z)
+    return ratio
+
+
+class _Participation(torch.autograd.Function):
+    """With centred rows x, C = x^T x and t = tr C:  d PR / dx = 2 x (2 t I / |C|^2 - 2 t^2 C / |C|^4), one product of n rows."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        centred = z - z.mean(0)
+        covariance = centred.t() @ centred
+        trace, square = covariance.diagonal().sum(), covariance.square().sum().clamp(min=1e-30)
+        ctx.save_for_backward(centred, covariance, trace, square)
+        return trace.square() / square
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        centred, covariance, trace, square = ctx.saved_tensors
+        share = trace / square
+        slope = covariance * (-4 * grad * share.square())
+        slope.diagonal().add_(4 * grad * share)
+        return centred @ slope
 
 
 def effective_rank(z: Tensor, rows: int = 2048) -> float:

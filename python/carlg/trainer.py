@@ -29,10 +29,10 @@ from carlg.propagation import Inputs
 _REFERENCE_SIZE = 0.04
 # Bytes of the widest activations below which memory is less scarce than time.
 _SMALL_MATRIX = 64 << 20
-# Probe accuracy of the untrained encoder from which on there is little to gain, so that a trained one must prove better.
-_CEILING = 0.95
-# Share of z's dimensions below which its effective rank leaves the index nothing to compress but the classes themselves.
+# Where the untrained encoder has little to gain: shares of z's dimensions that its effective rank stays below, each with the probe's
+# accuracy that it must reach. Below the first share the index has nothing to compress but the classes, whatever the probe says.
 _SIMPLE = 0.05
+_SOLVED = ((0.12, 0.85), (1.0, 0.95))
 
 
 class CollapseWarning(UserWarning):
@@ -116,8 +116,7 @@ class Trainer:
         self.kept: dict[str, Tensor] = copy_state(self.encoder)
         self.best_epoch = 0
         self.best_score = -math.inf
-        self.judged = False
-        self.simple = False
+        self.solved = ""
         self.first_rank = 0.0
         self.finished = ""
         self.warnings: list[str] = []
@@ -196,7 +195,7 @@ class Trainer:
         if self.epoch >= self.config.epochs and not self.finished:
             self.finished = f"all {self.config.epochs} epochs{self._reservation()}"
             if validate is None:
-                self._consider(self.encoder.embed(self.inputs) if self.judged else None)
+                self._consider()
 
     def _churn(self, labels: Tensor) -> float:
         """Share of the points whose cluster changed since the last epoch; 1 in the first."""
@@ -211,36 +210,33 @@ class Trainer:
         if self.config.select != "label-free":
             return False
         if self.epoch == 0:
-            self.simple = self.config.barrier == 0 and rank < _SIMPLE * self.config.layers[-1]
+            self.solved = self._nothing_to_gain(h, rank)
         if rank < min(2.0, 0.5 * self.first_rank) or (self.epoch > 3 and churn > 0.7):
             self._collapse(f"effective rank {rank:.1f} (it was {self.first_rank:.1f}), churn {churn:.2f}")
             return True
-        self._consider(h)
+        self._consider()
         if self.epoch > self.config.warmup and churn < self.config.stop_churn:
             self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster{self._reservation()}"
             return True
         return False
 
-    def _reservation(self) -> str:
-        if not self.simple:
-            return ""
-        return f"; the untrained encoder is kept: its z spans {self.first_rank:.0f} of {self.config.layers[-1]} dimensions, too few to compress"
+    def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
+        """Why the untrained encoder cannot be bettered, or nothing."""
+        width = self.config.layers[-1]
+        if self.config.barrier == 0 and rank < _SIMPLE * width:
+            return f"its z spans {rank:.0f} of {width} dimensions, too few to compress"
+        score = self.probe.score(h) if self.probe is not None and h is not None else 0.0
+        if any(rank <= share * width and score >= ceiling for share, ceiling in _SOLVED):
+            return f"{score:.0%} of the graph's communities can be read off {rank:.0f} of {width} dimensions already"
+        return ""
 
-    def _consider(self, h: Tensor | None) -> None:
-        """Keep this encoder: always; never, where z was simple from the start; only if it scores higher, where the probe was near its ceiling."""
-        if self.simple and self.epoch > 0:
-            return
-        if self.epoch == 0 and self.probe is not None and h is not None:
-            self.best_score = self.probe.score(h)
-            self.judged = self.best_score >= _CEILING
-        elif self.judged and self.probe is not None and h is not None:
-            if self.epoch % 2 and self.epoch < self.config.epochs:
-                return
-            score = self.probe.score(h)
-            if score <= self.best_score:
-                return
-            self.best_score = score
-        self._keep(self.epoch)
+    def _reservation(self) -> str:
+        return f"; the untrained encoder is kept: {self.solved}" if self.solved else ""
+
+    def _consider(self) -> None:
+        """Keep this encoder, unless the untrained one cannot be bettered."""
+        if not self.solved or self.epoch == 0:
+            self._keep(self.epoch)
 
     def _keep(self, epoch: int) -> None:
         copy_state(self.encoder, self.kept)
@@ -274,8 +270,7 @@ class Trainer:
             "kept": self.kept,
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
-            "judged": self.judged,
-            "simple": self.simple,
+            "solved": self.solved,
             "first_rank": self.first_rank,
             "finished": self.finished,
             "warnings": list(self.warnings),
@@ -292,7 +287,7 @@ class Trainer:
         self.labels = None if state["labels"] is None else state["labels"].to(self.device)
         self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
         self.history = [Epoch(**record) for record in state["history"]]
-        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "judged", "simple"):
+        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "solved"):
             setattr(self, name, state[name])
         self.warnings = list(state["warnings"])
 

@@ -97,8 +97,20 @@ def test_simple_embeddings_keep_the_untrained_encoder_unless_a_barrier_guards_th
     untrained, _ = build_models(plain.config, graph.num_features)
     assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), untrained.parameters(), strict=True))
     guarded = Trainer(graph, recipe(variant="vrc", **settings))
+    guarded.probe = None
     guarded.run()
     assert guarded.best_epoch > 0 and "untrained" not in guarded.finished
+
+
+@pytest.mark.parametrize("variant", ["sim", "vrc"])
+def test_solved_graphs_keep_the_untrained_encoder(variant):
+    """Ten neighbours an image: the communities of the graph can be read off the untrained embedding."""
+    trainer = Trainer(synthetic.digits(10), recipe(variant=variant, epochs=3, warmup=1))
+    trainer.run()
+    assert trainer.best_epoch == 0 and "communities" in trainer.finished
+    trainer = Trainer(synthetic.digits(1), recipe(variant=variant, epochs=3, warmup=1))
+    trainer.run()
+    assert trainer.best_epoch == 3 and trainer.finished == "all 3 epochs"
 
 
 def test_one_cluster_left_is_skipped_not_raised(tiny):
@@ -129,6 +141,14 @@ def test_rank_and_participation():
     assert float(participation(round_)) == pytest.approx(8, rel=0.03)
     assert effective_rank(torch.ones(10, 3)) == 1
     assert is_degenerate(torch.zeros(5).long()) and is_degenerate(torch.arange(5))
+    z = torch.randn(30, 6, dtype=torch.float64, requires_grad=True, generator=torch.Generator().manual_seed(2))
+    assert torch.autograd.gradcheck(participation, z)
+    centred = z - z.mean(0)
+    covariance = centred.t() @ centred
+    torch.testing.assert_close(participation(z), covariance.trace() ** 2 / covariance.square().sum())
+    constant = torch.ones(5, 3, requires_grad=True)
+    participation(constant).backward()
+    assert torch.equal(constant.grad, torch.zeros(5, 3))
 
 
 def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
