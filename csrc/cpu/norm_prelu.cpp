@@ -194,9 +194,8 @@ void forward_rows(const Affine<T> in, int64_t first, int64_t last, T* y) {
 template <typename T>
 void forward(const Channels& channels, T* y) {
   const Affine<T> in(channels);
-  for_blocks(Blocks(channels.n), [&](int64_t, int64_t first, int64_t last) {
-    forward_rows(in, first, last, y);
-  });
+  for_blocks(Blocks(channels.n),
+             [&](int64_t, int64_t first, int64_t last) { forward_rows(in, first, last, y); });
 }
 
 // Adds to sums: [0, d) of g', then with kNormalized [d, 2 d) of g' x, otherwise dx gets g'. Returns the sum of dy min(t, 0).
@@ -381,9 +380,8 @@ std::tuple<Tensor, Tensor, Tensor> norm_prelu(const Tensor& x, const Tensor& bia
   double mean = 0, deviation = 0;
   if (call.normalized) {
     const Tensor shift_by = torch::stable::contiguous(bias);
-    const Moments all = CK_KERNEL(norm_prelu_moments)(call.x.data_ptr(), shift_by.data_ptr(),
-                                                      call.n, call.d, call.wide,
-                                                      pointer<double>(sums));
+    const Moments all = CK_KERNEL(norm_prelu_moments)(
+        call.x.data_ptr(), shift_by.data_ptr(), call.n, call.d, call.wide, pointer<double>(sums));
     mean = all.mean;
     deviation = std::sqrt(all.squares / std::max(all.count, 1.0));
   }
