@@ -1,10 +1,11 @@
 """What an epoch of training costs: ours against the usual way and against its necessary products; peak memory of the training.
 
-    python -m benchmarks.training_epoch --root DATA [--datasets amazon-photos,...]    writes results/training_epoch.jsonl
+    python -m benchmarks.training_epoch --root DATA [--datasets amazon-photos,...] [--rounds 2]    writes results/training_epoch.jsonl
 
 The usual way is GCNConv on dense features, scikit-learn's mini-batch k-means from the last centroids, and a loop over the clusters for the
 simplified silhouette, with the published number of clusters; it gets huge pages, with which it is faster, and the best of three epochs.
-Every variant of ours runs in a process of its own, 14 epochs, without them, as the command does; the figure is the median after the tenth. The limit is the flops of `Inputs.flops` at the rate of a matrix product.
+Every variant of ours runs in a process of its own, 14 epochs, without them, as the command does; the figure is the median after the tenth.
+The limit is the flops of `Inputs.flops` at the rate of a matrix product. All of them take turns for some rounds; the fastest of each counts.
 """
 
 import argparse
@@ -101,7 +102,7 @@ def table(lines: list[dict]) -> str:
             f"| {vrc['seconds']:.3f} s | {sim['peak_mb']:.0f} MB | {usual['peak_mb']:.0f} MB |"
         )
     first = lines[0]
-    return "\n".join([*rows, "", f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}."])
+    return "\n".join([*rows, "", f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}, the better of {first['rounds']} rounds."])
 
 
 def apart(*arguments: str) -> dict[str, float]:
@@ -116,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default="data")
     parser.add_argument("--datasets", default=",".join(DATASETS))
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -133,14 +135,17 @@ def main() -> None:
     for name in arguments.datasets.split(","):
         line = {"dataset": name, "usual": {}, "sim": {}, "sil": {}, "vrc": {}}
         clusters = published("sim", name)["clusters"]
-        for variant in ("usual", "sim", "sil", "vrc"):
-            line[variant] = apart("--root", arguments.root, "--datasets", name, "--one", f"{variant},{clusters}")
-        sim = line["sim"]["seconds"]
+        for _ in range(arguments.rounds):
+            for variant in ("usual", "sim", "sil", "vrc"):
+                figures = apart("--root", arguments.root, "--datasets", name, "--one", f"{variant},{clusters}")
+                line[variant] = {key: min(value, line[variant].get(key, value)) for key, value in figures.items()}
+        sim, limit = line["sim"]["seconds"], min(line[variant]["limit_seconds"] for variant in ("sim", "sil", "vrc"))
+        line["sim"]["limit_seconds"] = limit
         line["times_faster"] = line["usual"]["seconds"] / sim
-        line["over_products"] = sim / line["sim"]["limit_seconds"]
+        line["over_products"] = sim / limit
         line["sil_over_sim"] = line["sil"]["seconds"] / sim
         print(json.dumps(line), flush=True)
-        lines.append({**line, **provenance()})
+        lines.append({**line, "rounds": arguments.rounds, **provenance()})
     RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
     replace_block(pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md", "epoch", table(lines))
 
