@@ -102,7 +102,13 @@ def table(lines: list[dict]) -> str:
             f"| {vrc['seconds']:.3f} s | {sim['peak_mb']:.0f} MB | {usual['peak_mb']:.0f} MB |"
         )
     first = lines[0]
-    return "\n".join([*rows, "", f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}, the better of {first['rounds']} rounds."])
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}, the better of {first['rounds']} rounds.",
+        ]
+    )
 
 
 def apart(*arguments: str) -> dict[str, float]:
