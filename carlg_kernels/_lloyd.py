@@ -82,7 +82,7 @@ def _reseed(
     return means
 
 
-def unit_rows(means: Tensor, fallback: Tensor) -> Tensor:
+def on_sphere(means: Tensor, fallback: Tensor) -> Tensor:
     """Rows scaled to length one; zero rows are taken from ``fallback``."""
     length = means.square().sum(1, keepdim=True).sqrt()
     return torch.where(length > 0, means / length.clamp(min=torch.finfo(means.dtype).tiny), fallback)
@@ -161,7 +161,7 @@ class _Steps:
             seeds = _rows_for_empty(z, centroids, self.labels, mass, self.weights, self.empty, self.generator)
             means = _reseed(z, means, mass, self.labels, self.bounds, self.weights, *seeds)
         if self.spherical:
-            means = unit_rows(means, centroids)
+            means = on_sphere(means, centroids)
         if self.spherical or starved:
             shift = fixed_sum((means - centroids).square().flatten())
         self.previous, self.centroids = centroids, means

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from carlg_kernels import ops
 from carlg_kernels._init import draw_distinct
-from carlg_kernels._lloyd import Run, unit_rows
+from carlg_kernels._lloyd import Run, on_sphere
 from carlg_kernels._sums import fixed_sum
 from carlg_kernels._typing import compute_dtype
 
@@ -59,7 +59,7 @@ class MiniBatch:
         if due and self.starved_share > 0:
             moved = self._reseed(x, moved)
         if self.spherical:
-            moved = unit_rows(moved, self.centroids)
+            moved = on_sphere(moved, self.centroids)
         shift = fixed_sum((moved - self.centroids).double().square().flatten())
         self.centroids = moved
         return inertia, shift

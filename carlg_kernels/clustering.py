@@ -138,7 +138,7 @@ def kmeans(
 
     def iterate(start: Tensor) -> Run:
         if spherical:
-            start = _lloyd.unit_rows(start, start)
+            start = _lloyd.on_sphere(start, start)
         if batch_size is None:
             return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator, carried)
         return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)

@@ -71,7 +71,8 @@ class BatchTrainer(Trainer):
             values.append(float(value.detach()))
         churn = changed / self.graph.num_nodes
         if not losses and self.history:
-            losses, values = [self.history[-1].loss], [self.history[-1].index]
+            last = self.history[-1]
+            losses, values, churn = [last.loss], [last.index], last.churn
         seconds = time.perf_counter() - start
         present = int(torch.bincount(self.labels[self.labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1

@@ -165,6 +165,15 @@ def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
     assert torch.equal(full.labels, batched.labels)
 
 
+def test_an_epoch_stopped_at_its_first_batch_repeats_the_last_record(tiny):
+    config = recipe(**SMALL, batch_nodes=60, epochs=30, warmup=1, stop_churn=0.9, lr=1e-6, schedule="constant")
+    trainer = BatchTrainer(tiny, config)
+    trainer.run()
+    assert "changed cluster" in trainer.finished
+    last, before = trainer.history[-1], trainer.history[-2]
+    assert (last.loss, last.index, last.churn) == (before.loss, before.index, before.churn)
+
+
 @pytest.mark.parametrize("sampler", ["cluster", "neighbor"])
 def test_batches_cover_the_graph_and_train(tiny, sampler):
     config = _config(batch_nodes=50, sampler=sampler, fanout=5, epochs=5, lr=2e-3)
