@@ -12,8 +12,13 @@ from carlg.trainer import Trainer
 
 
 def peak_memory_mb() -> float:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Largest resident memory of this process so far. Where Linux tells it, that of this program alone: getrusage also counts the process
+    that started it, up to the moment of starting."""
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def seconds_per_epoch(trainer: Trainer) -> float:
