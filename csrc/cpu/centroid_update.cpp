@@ -94,12 +94,9 @@ namespace {
 
 // The weights of the clusters as double, from counts (int64) or sums of weights.
 std::vector<double> as_double(const Tensor& mass) {
-  const bool counts = mass.scalar_type() == ScalarType::Long;
-  std::vector<double> out(mass.size(0));
-  for (int64_t j = 0; j < mass.size(0); ++j) {
-    out[j] = counts ? static_cast<double>(pointer<int64_t>(mass)[j]) : element(mass, j);
-  }
-  return out;
+  if (mass.scalar_type() != ScalarType::Long) return elements(mass);
+  const int64_t* counts = pointer<int64_t>(mass);
+  return {counts, counts + mass.size(0)};
 }
 
 std::tuple<Tensor, Tensor> centroid_update(const Tensor& z, const Tensor& labels,
@@ -115,12 +112,11 @@ std::tuple<Tensor, Tensor> centroid_update(const Tensor& z, const Tensor& labels
   (view(z), pointer<int64_t>(y), w ? w->data_ptr() : nullptr, num_clusters, means.data_ptr(),
    totals.data());
   Tensor mass = new_vector(z, num_clusters, w ? real : ScalarType::Long);
-  for (int64_t j = 0; j < num_clusters; ++j) {
-    if (w) {
-      set_element(mass, j, totals[j]);
-    } else {
-      pointer<int64_t>(mass)[j] = static_cast<int64_t>(totals[j]);
-    }
+  if (w) {
+    set_elements(mass, totals);
+  } else {
+    std::transform(totals.begin(), totals.end(), pointer<int64_t>(mass),
+                   [](double count) { return static_cast<int64_t>(count); });
   }
   return {means, mass};
 }

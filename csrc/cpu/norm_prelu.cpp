@@ -58,12 +58,12 @@ void for_blocks(const Blocks& blocks, const Body& body) {
   });
 }
 
-// Rows that share a load of what belongs to the channel: body(row, R tag) for groups of four rows, then for single ones.
+// The same from the end: a second pass meets first what the first one read last, which is still in the cache.
 template <typename Body>
-CK_INLINE void for_rows(int64_t first, int64_t last, const Body& body) {
-  int64_t i = first;
-  for (; i + 4 <= last; i += 4) body.template operator()<4>(i);
-  for (; i < last; ++i) body.template operator()<1>(i);
+void for_blocks_back(const Blocks& blocks, const Body& body) {
+  parallel(blocks.count, [&](int64_t first, int64_t last) {
+    for (int64_t b = last; b-- > first;) body(blocks.first(b), blocks.last(b));
+  });
 }
 
 // Vectors where they fit, single numbers behind: body(k, width tag) with V = Vec<T> or T.
@@ -119,44 +119,47 @@ CK_INLINE Moments merge(const Moments& a, const Moments& b) {
           a.squares + b.squares + gap * gap * a.count * b.count / count};
 }
 
-// Some rows that stay in the nearest cache between the sums and the deviations from their own mean.
-constexpr int64_t kGroupRows = 16;
+// Deviations are taken from the mean of the block's first row, which lies within the block's spread.
+template <typename T>
+Moments block_moments(const T* x, const T* bias, int64_t rows, int64_t d, T* column_sums) {
+  double pilot = 0;
+  for (int64_t k = 0; k < d; ++k) pilot += static_cast<double>(x[k]) + bias[k];
+  pilot /= static_cast<double>(d);
+  std::vector<T> level(d);
+  for (int64_t k = 0; k < d; ++k) level[k] = static_cast<T>(bias[k] - pilot);
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* row = x + i * d;
+    Vec<T> vector_sum{}, vector_squares{};
+    T scalar_sum = 0, scalar_squares = 0;
+    for_channels<T>(d, [&]<typename V>(int64_t k) {
+      const V value = get<V>(row + k), t = value + get<V>(level.data() + k);
+      put(column_sums + k, V(get<V>(column_sums + k) + value));
+      if constexpr (std::is_same_v<V, T>) {
+        scalar_sum += t;
+        scalar_squares += t * t;
+      } else {
+        vector_sum += t;
+        vector_squares += t * t;
+      }
+    });
+    sum += horizontal_sum<T>(vector_sum) + scalar_sum;
+    squares += horizontal_sum<T>(vector_squares) + scalar_squares;
+  }
+  const double count = static_cast<double>(rows) * static_cast<double>(d);
+  return {count, pilot + sum / count, std::max(0.0, squares - sum * sum / count)};
+}
 
 template <typename T>
 Moments moments(const T* x, const T* bias, int64_t n, int64_t d, double* sums) {
   const Blocks blocks(n);
   std::vector<T> parts(blocks.count * d, T{0});
   std::vector<Moments> of_block(blocks.count, Moments{});
-  double bias_sum = 0;
-  for (int64_t k = 0; k < d; ++k) bias_sum += bias[k];
-  for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
-    T* block_sum = parts.data() + b * d;
-    std::vector<T> group_sum(d), centre(d);
-    for (int64_t begin = first; begin < last; begin += kGroupRows) {
-      const int64_t end = std::min(last, begin + kGroupRows);
-      std::fill(group_sum.begin(), group_sum.end(), T{0});
-      for_rows(begin, end, [&]<int R>(int64_t i) {
-        for_channels<T>(d, [&]<typename V>(int64_t k) {
-          V sum = get<V>(group_sum.data() + k);
-          for (int r = 0; r < R; ++r) sum += get<V>(x + (i + r) * d + k);
-          put(group_sum.data() + k, sum);
-        });
-      });
-      const double rows = static_cast<double>(end - begin);
-      double total = rows * bias_sum;
-      for (int64_t k = 0; k < d; ++k) total += group_sum[k];
-      Moments group{rows * static_cast<double>(d), 0, 0};
-      group.mean = total / group.count;
-      for (int64_t k = 0; k < d; ++k) {
-        block_sum[k] += group_sum[k];
-        centre[k] = static_cast<T>(group.mean - bias[k]);
-      }
-      for (int64_t i = begin; i < end; ++i) {
-        group.squares += squared_distance(x + i * d, centre.data(), d);
-      }
-      of_block[b] = merge(of_block[b], group);
-    }
-  });
+  if (d > 0) {
+    for_blocks(blocks, [&](int64_t b, int64_t first, int64_t last) {
+      of_block[b] = block_moments(x + first * d, bias, last - first, d, parts.data() + b * d);
+    });
+  }
   combine(parts, blocks.count, d, sums);
   Moments all{};
   for (const Moments& block : of_block) all = merge(all, block);
@@ -179,23 +182,19 @@ struct Affine {
 
 template <typename T>
 void forward_rows(const Affine<T> in, int64_t first, int64_t last, T* y) {
-  for_rows(first, last, [&]<int R>(int64_t i) {
+  for (int64_t i = first; i < last; ++i) {
     for_channels<T>(in.d, [&]<typename V>(int64_t k) {
-      const V factor = get<V>(in.scale + k), level = get<V>(in.offset + k);
-      for (int r = 0; r < R; ++r) {
-        const int64_t at = (i + r) * in.d + k;
-        const V t = get<V>(in.x + at) * factor + level;
-        put(y + at, V(t > V{} ? t : t * fill<V>(in.slope)));
-      }
+      const V t = get<V>(in.x + i * in.d + k) * get<V>(in.scale + k) + get<V>(in.offset + k);
+      put(y + i * in.d + k, V(t > V{} ? t : t * fill<V>(in.slope)));
     });
-  });
+  }
 }
 
 template <typename T>
 void forward(const Channels& channels, T* y) {
   const Affine<T> in(channels);
-  for_blocks(Blocks(channels.n),
-             [&](int64_t, int64_t first, int64_t last) { forward_rows(in, first, last, y); });
+  for_blocks_back(Blocks(channels.n),
+                  [&](int64_t first, int64_t last) { forward_rows(in, first, last, y); });
 }
 
 // Adds to sums: [0, d) of g', then with kNormalized [d, 2 d) of g' x, otherwise dx gets g'. Returns the sum of dy min(t, 0).
@@ -203,36 +202,29 @@ template <bool kNormalized, typename T>
 double backward_sums_rows(const Affine<T> in, const T* grad, int64_t first, int64_t last, T* sums,
                           T* dx) {
   double total = 0;
-  for_rows(first, last, [&]<int R>(int64_t i) {
+  for (int64_t i = first; i < last; ++i) {
     Vec<T> vector_below{};
     T scalar_below = 0;
     for_channels<T>(in.d, [&]<typename V>(int64_t k) {
-      const V factor = get<V>(in.scale + k), level = get<V>(in.offset + k);
-      V of_g = get<V>(sums + k), of_gx{}, of_gt{};
-      if constexpr (kNormalized) of_gx = get<V>(sums + in.d + k);
-      for (int r = 0; r < R; ++r) {
-        const int64_t at = (i + r) * in.d + k;
-        const V value = get<V>(in.x + at), g = get<V>(grad + at);
-        const V t = value * factor + level;
-        const V inner = t > V{} ? g : g * fill<V>(in.slope);
-        of_g += inner;
-        of_gt += t > V{} ? V{} : g * t;
-        if constexpr (kNormalized) {
-          of_gx += inner * value;
-        } else {
-          put(dx + at, inner);
-        }
-      }
-      put(sums + k, of_g);
-      if constexpr (kNormalized) put(sums + in.d + k, of_gx);
-      if constexpr (std::is_same_v<V, T>) {
-        scalar_below += of_gt;
+      const int64_t at = i * in.d + k;
+      const V value = get<V>(in.x + at), g = get<V>(grad + at);
+      const V t = value * get<V>(in.scale + k) + get<V>(in.offset + k);
+      const V inner = t > V{} ? g : g * fill<V>(in.slope);
+      put(sums + k, V(get<V>(sums + k) + inner));
+      if constexpr (kNormalized) {
+        put(sums + in.d + k, V(get<V>(sums + in.d + k) + inner * value));
       } else {
-        vector_below += of_gt;
+        put(dx + at, inner);
+      }
+      const V below = t > V{} ? V{} : g * t;
+      if constexpr (std::is_same_v<V, T>) {
+        scalar_below += below;
+      } else {
+        vector_below += below;
       }
     });
     total += horizontal_sum<T>(vector_below) + scalar_below;
-  });
+  }
   return total;
 }
 
@@ -257,26 +249,22 @@ double backward_sums(const Channels& channels, const T* grad, double* sums, T* d
 template <typename T>
 void backward_rows(const Affine<T> in, const T* grad, int64_t first, int64_t last, T pull,
                    const T* level, T* dx) {
-  for_rows(first, last, [&]<int R>(int64_t i) {
+  for (int64_t i = first; i < last; ++i) {
     for_channels<T>(in.d, [&]<typename V>(int64_t k) {
-      const V factor = get<V>(in.scale + k), start = get<V>(in.offset + k);
-      const V away = get<V>(level + k);
-      for (int r = 0; r < R; ++r) {
-        const int64_t at = (i + r) * in.d + k;
-        const V value = get<V>(in.x + at), g = get<V>(grad + at);
-        const V t = value * factor + start;
-        const V inner = t > V{} ? g : g * fill<V>(in.slope);
-        put(dx + at, V(inner * factor - value * fill<V>(pull) - away));
-      }
+      const int64_t at = i * in.d + k;
+      const V value = get<V>(in.x + at), g = get<V>(grad + at), factor = get<V>(in.scale + k);
+      const V t = value * factor + get<V>(in.offset + k);
+      const V inner = t > V{} ? g : g * fill<V>(in.slope);
+      put(dx + at, V(inner * factor - value * fill<V>(pull) - get<V>(level + k)));
     });
-  });
+  }
 }
 
 template <typename T>
 void backward(const Channels& channels, const T* grad, double pull, const T* level, T* dx) {
   const Affine<T> in(channels);
   const T back = static_cast<T>(pull);
-  for_blocks(Blocks(channels.n), [&](int64_t, int64_t first, int64_t last) {
+  for_blocks_back(Blocks(channels.n), [&](int64_t first, int64_t last) {
     backward_rows(in, grad, first, last, back, level, dx);
   });
 }
@@ -352,18 +340,17 @@ struct Call {
 
   std::vector<double> numbers(const Tensor& v, const char* name) const {
     check_vector(v, d, x.scalar_type(), name);
-    const Tensor c = torch::stable::contiguous(v);
-    std::vector<double> out(d);
-    for (int64_t k = 0; k < d; ++k) out[k] = element(c, k);
-    return out;
+    return elements(torch::stable::contiguous(v));
   }
 
   Channels channels(double mean, double deviation, double eps) {
-    for (int64_t k = 0; k < d; ++k) {
-      const double factor = normalized ? gain[k] / (deviation + eps) : 1.0;
-      set_element(scale, k, factor);
-      set_element(offset, k, normalized ? shift[k] + (bias[k] - mean) * factor : bias[k]);
+    std::vector<double> factor(d, 1.0), start = bias;
+    for (int64_t k = 0; normalized && k < d; ++k) {
+      factor[k] = gain[k] / (deviation + eps);
+      start[k] = shift[k] + (bias[k] - mean) * factor[k];
     }
+    set_elements(scale, factor);
+    set_elements(offset, start);
     return {n, d, x.data_ptr(), scale.data_ptr(), offset.data_ptr(), slope};
   }
 };
@@ -404,7 +391,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
   const Tensor g = torch::stable::contiguous(grad);
   const double mean = pointer<double>(moments)[0], deviation = pointer<double>(moments)[1];
   const Channels in = call.channels(mean, deviation, eps);
-  std::vector<double> total(2 * d);
+  std::vector<double> total(call.normalized ? 2 * d : d);
   Tensor dx = new_matrix(call.x, n, d, t);
   const double below = CK_KERNEL(norm_prelu_sums)(in, call.wide, call.normalized, g.data_ptr(),
                                                   total.data(), dx.data_ptr());
@@ -414,26 +401,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> norm_prelu_backward(
   set_element(dslope, 0, below);
   if (call.normalized) {
     const double broad = deviation + eps, count = static_cast<double>(std::max<int64_t>(n * d, 1));
-    Tensor level = new_vector(call.x, d, t);
+    const double* column_sum = pointer<double>(sums);
+    std::vector<double> of_gain(d), of_bias(d), constant(d);
     double along = 0, push = 0;
     for (int64_t k = 0; k < d; ++k) {
       const double centred = total[d + k] + (call.bias[k] - mean) * total[k];
-      set_element(dgain, k, centred / broad);
-      set_element(dshift, k, total[k]);
+      of_gain[k] = centred / broad;
       along += call.gain[k] * centred;
       push += call.gain[k] * total[k];
     }
     const double pull = deviation > 0 ? along / (broad * broad * count * deviation) : 0.0;
     for (int64_t k = 0; k < d; ++k) {
-      const double constant = pull * (call.bias[k] - mean) + push / (count * broad);
-      set_element(level, k, constant);
-      set_element(dbias, k,
-                  total[k] * call.gain[k] / broad - pull * pointer<double>(sums)[k] -
-                      static_cast<double>(n) * constant);
+      constant[k] = pull * (call.bias[k] - mean) + push / (count * broad);
+      of_bias[k] = total[k] * call.gain[k] / broad - pull * column_sum[k] -
+                   static_cast<double>(n) * constant[k];
     }
+    Tensor level = new_vector(call.x, d, t);
+    set_elements(level, constant);
+    set_elements(dgain, of_gain);
+    set_elements(dbias, of_bias);
+    total.resize(d);
+    set_elements(dshift, total);
     CK_KERNEL(norm_prelu_bwd)(in, call.wide, g.data_ptr(), pull, level.data_ptr(), dx.data_ptr());
   } else {
-    for (int64_t k = 0; k < d; ++k) set_element(dbias, k, total[k]);
+    set_elements(dbias, total);
   }
   return {dx, dbias, dgain, dshift, dslope};
 }

@@ -7,9 +7,11 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace ck {
 
@@ -71,6 +73,24 @@ inline void set_element(const Tensor& x, int64_t i, double value) {
 
 inline double element(const Tensor& x, int64_t i) {
   return x.scalar_type() == ScalarType::Double ? pointer<double>(x)[i] : pointer<float>(x)[i];
+}
+
+// All elements of a contiguous tensor, and the reverse: for vectors of some length the type is asked for once.
+inline std::vector<double> elements(const Tensor& x) {
+  const int64_t count = x.numel();
+  if (x.scalar_type() == ScalarType::Double) {
+    return {pointer<double>(x), pointer<double>(x) + count};
+  }
+  return {pointer<float>(x), pointer<float>(x) + count};
+}
+
+inline void set_elements(const Tensor& x, const std::vector<double>& values) {
+  if (x.scalar_type() == ScalarType::Double) {
+    std::copy(values.begin(), values.end(), pointer<double>(x));
+  } else {
+    std::transform(values.begin(), values.end(), pointer<float>(x),
+                   [](double value) { return static_cast<float>(value); });
+  }
 }
 
 inline std::optional<Tensor> checked_weights(const std::optional<Tensor>& weights,

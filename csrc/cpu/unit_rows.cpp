@@ -133,7 +133,7 @@ std::tuple<Tensor, Tensor> unit_rows_backward(const Tensor& grad, const Tensor& 
   std::vector<double> total(d);
   CK_KERNEL(unit_rows_bwd)(g.data_ptr(), rows.data_ptr(), lengths.data_ptr(), n, d,
                            t == ScalarType::Double, dq.data_ptr(), total.data());
-  for (int64_t k = 0; k < d; ++k) set_element(dbias, k, total[k]);
+  set_elements(dbias, total);
   return {dq, dbias};
 }
 

@@ -64,6 +64,21 @@ def test_norm_prelu_keeps_digits_far_from_zero():
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-3)
 
 
+@pytest.mark.parametrize("case", ["first row far away", "every block elsewhere", "one entry far away"])
+def test_norm_prelu_of_uneven_rows(case):
+    x = torch.randn(3000, 24, generator=torch.Generator().manual_seed(0))
+    if case == "first row far away":
+        x[0] += 300
+    elif case == "every block elsewhere":
+        x += torch.linspace(-50, 50, 3000)[:, None]
+    else:
+        x[1234, 5] = 1e4
+    ones, zeros, slope = torch.ones(24), torch.zeros(24), torch.tensor([0.25])
+    got = norm_prelu(x, zeros, ones, zeros, slope)
+    expected = _definition(x.double(), zeros.double(), ones.double(), zeros.double(), slope.double())
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_norm_prelu_of_equal_entries():
     x = torch.full((6, 4), 3.0, requires_grad=True)
     y = norm_prelu(x, torch.zeros(4), torch.ones(4), torch.full((4,), 0.5), torch.tensor([0.25]))
