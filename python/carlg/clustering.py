@@ -19,7 +19,7 @@ class Clusterer:
     def __call__(self, z: Tensor) -> Tensor:
         config = self.config
         if config.clustering == "minibatch":
-            options: dict[str, Any] = {"batch_size": min(config.cluster_batch, z.shape[0])}
+            options: dict[str, Any] = {"batch_size": min(config.cluster_batch, z.shape[0]), "tol": 0.0}
             first = {"init": "random", "n_init": config.restarts}
         else:
             options = {"max_iter": config.cluster_iterations, "tol": 0.0}
@@ -47,14 +47,11 @@ class MedoidClusterer(Clusterer):
         super().__init__(config, clusters, generator)
         self.edge_index = edge_index
         self.medoids: Tensor | None = None
-        self.hops: Tensor | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
         weight, points, metric = self.config.graph_weight, z, "euclidean"
         if weight < 1:
-            if self.hops is None:
-                self.hops = ck.graph_distance(z, self.edge_index, mix=0.0)
-            points, metric = weight * torch.cdist(z, z) + (1 - weight) * self.hops, "precomputed"
+            points, metric = ck.graph_distance(z, self.edge_index, mix=weight), "precomputed"
         options: dict[str, Any] = {"max_iter": 100}
         if self.medoids is not None:
             options = {"max_iter": self.config.cluster_iterations, "init": self.medoids}

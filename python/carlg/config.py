@@ -1,6 +1,7 @@
 """Settings of a run: one dataclass is the source of the flags, their help, their checks and the TOML files."""
 
 import dataclasses
+import math
 import pathlib
 import tomllib
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 
 VARIANTS = ("sim", "sil", "vrc", "mean", "margin")
 PROTOCOLS = ("auto", "20/40/40", "10/10/80", "80/10/10", "masks")
+# The trainer uses seed and seed + 1; torch's generators take what fits 64 bits.
+_LARGEST_SEED = 2**63 - 2
 CONFIGS = pathlib.Path(__file__).parent / "configs"
 
 
@@ -32,23 +35,23 @@ class Config:
     variant: str = _option(
         "sim", "index to train: simplified silhouette, exact silhouette, variance ratio, mean silhouette, margin", VARIANTS
     )
-    seed: int = _option(0, "seed of weights and clustering", least=0)
+    seed: int = _option(0, "seed of weights and clustering, and of the graph of sbm", least=0)
     epochs: int = _option(20, "epochs at most (the cosine schedule ends there)", least=1)
     lr: float = _option(1e-3, "learning rate of AdamW", least=0)
     relative_lr: bool = _option(True, "scale the rate of every weight matrix with its initial size (root mean square over 0.04)")
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
     schedule: str = _option("cosine", "learning rate over the epochs", ("cosine", "constant"))
     warmup: int = _option(5, "epochs of linear warm-up of the cosine schedule", least=0)
-    target: float | None = _option(0.9, "target of the index: loss |target - index|; none: -index, -log(index) for vrc with --log-index")
+    target: float | None = _option(0.9, "target of a silhouette: loss |target - index|; none: -index, -log(index) for vrc with --log-index")
     log_index: bool = _option(False, "train the logarithm of the index (vrc only, with --target none)")
     barrier: float = _option(0.0, "weight of the barrier against a falling rank of z", least=0)
     barrier_rank: float = _option(15.0, "participation ratio below which the barrier acts", least=1)
-    clusters: int = _option(0, "number of clusters; 0: sqrt(nodes)/2", least=0)
+    clusters: int = _option(0, "number of clusters, at least 2; 0: sqrt(nodes)/2, at most half of a mini-batch", least=0)
     clustering: str = _option("kmeans", "clustering of every epoch", ("kmeans", "minibatch", "kmedoids"))
     cluster_iterations: int = _option(3, "Lloyd iterations (k-medoids: passes) an epoch, from the carried centroids", least=1)
     cluster_batch: int = _option(2048, "batch of the mini-batch k-means", least=1)
     restarts: int = _option(5, "k-means++ starts in the first epoch", least=1)
-    graph_weight: float = _option(1.0, "lambda of the k-medoids distance lambda*L2 + (1-lambda)*hops", least=0)
+    graph_weight: float = _option(1.0, "lambda of the k-medoids distance lambda*L2 + (1-lambda)*hops, in [0, 1]; kmedoids only", least=0)
     layers: tuple[int, ...] = _option((512, 256), "widths of the encoder's layers")
     norm: str = _option("layer", "normalisation: graph LayerNorm or BatchNorm(momentum 0.99)", ("layer", "batch"))
     predictor: int = _option(512, "hidden width of the predictor; 0: none", least=0)
@@ -60,7 +63,7 @@ class Config:
     )
     select: str = _option(
         "label-free",
-        "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last one",
+        "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last sound one",
         ("label-free", "validation", "last"),
     )
     stop_churn: float = _option(0.001, "label-free: stop once fewer points than this share change cluster", least=0)
@@ -83,6 +86,7 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
+        _check_together(self)
 
     def replace(self, **changes: Any) -> "Config":
         return dataclasses.replace(self, **changes)
@@ -129,14 +133,36 @@ def _check(field: dataclasses.Field, value: Any) -> None:
             raise ConfigError(f"layers must be positive widths such as 512,256, got {value!r}")
         return
     if field.name == "target":
-        if value is not None and not isinstance(value, (int, float)):
-            raise ConfigError(f"target must be a number or none, got {value!r}")
+        if value is not None and (not isinstance(value, (int, float)) or not math.isfinite(value)):
+            raise ConfigError(f"target must be a finite number or none, got {value!r}")
         return
     kind = {"int": int, "float": (int, float), "bool": bool, "str": str}[_kind(field)]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{field.name} must be {_kind(field)}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{field.name} must be finite, got {value}")
     if least is not None and not value >= least:
         raise ConfigError(f"{field.name} must be at least {least:g}, got {value}")
+
+
+def _check_together(config: Config) -> None:
+    """Settings that are known one by one but would be ignored or turned against their meaning together."""
+    if config.seed > _LARGEST_SEED:
+        raise ConfigError(f"seed must be at most {_LARGEST_SEED}, got {config.seed}")
+    if config.clusters == 1:
+        raise ConfigError("clusters must be 0 (sqrt(nodes)/2) or at least 2, got 1")
+    if config.target is not None and config.variant in ("vrc", "mean", "margin"):
+        raise ConfigError(f"target must be none for variant {config.variant}, whose index has no best value, got {config.target}")
+    if config.log_index and config.variant != "vrc":
+        raise ConfigError(f"log_index is for variant vrc, whose index is positive, got variant {config.variant}")
+    if config.graph_weight > 1:
+        raise ConfigError(f"graph_weight must be in [0, 1], got {config.graph_weight}")
+    if config.graph_weight != 1 and config.clustering != "kmedoids":
+        raise ConfigError(f"graph_weight needs clustering kmedoids, got clustering {config.clustering}")
+    if config.batch_nodes and config.clustering == "kmedoids":
+        raise ConfigError("batch_nodes must be 0 with clustering kmedoids: medoids of one batch are not in the next")
+    if config.batch_nodes and config.clusters >= config.batch_nodes:
+        raise ConfigError(f"clusters must be fewer than batch_nodes, got {config.clusters} and {config.batch_nodes}")
 
 
 def _kind(field: dataclasses.Field) -> str:
@@ -193,7 +219,7 @@ def read_toml(path: str | pathlib.Path) -> dict[str, Any]:
             values = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"config {path}: {error.strerror or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path}: {error}") from None
     return {name: convert(name, value) for name, value in values.items()}
 
@@ -207,6 +233,15 @@ def recipe(config: str | None = None, **settings: Any) -> Config:
         base = published(variant, dataset)
     elif config is not None:
         base = read_toml(config)
+    if given.get("variant", base.get("variant", "sim")) != base.get("variant", "sim"):
+        base = _without_recipe(base)
     merged = {**base, **given}
     variant = merged.get("variant", "sim")
     return Config(**{**RECIPES.get(variant, {}), **merged})
+
+
+def _without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file sets beyond the recipe of its own variant: the rest belongs to the variant and goes with it."""
+    own = vars(recipe(variant=settings.get("variant", "sim")))
+    owned = {name for values in RECIPES.values() for name in values}
+    return {name: value for name, value in settings.items() if name not in owned or value != own[name]}

@@ -19,7 +19,7 @@ from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.propagation import Inputs
 from carlg.sampling import Sampler
-from carlg.trainer import Epoch, Trainer, learning_rate
+from carlg.trainer import DEGENERATE_EPOCHS, Epoch, Trainer, learning_rate
 
 
 class BatchTrainer(Trainer):
@@ -47,7 +47,7 @@ class BatchTrainer(Trainer):
                 return self._diverged(lr, time.perf_counter() - start)
             if step == 0:
                 rank = effective_rank(z)
-                if self._should_stop(None, self.history[-1].churn if self.history else 1.0, rank):
+                if self._should_stop(None, self.history[-1].churn if self.history else None, rank):
                     break
             labels = self._cluster(z.detach())
             nodes = batch.nodes[: batch.seeds].to(self.device)
@@ -56,6 +56,7 @@ class BatchTrainer(Trainer):
             if is_degenerate(labels):
                 self._warn("one cluster is left in a batch: its step is skipped")
                 self.clusterer.reset()
+                self.counts.zero_()
                 continue
             edges = batch.graph.edge_index
             edges = edges[:, (edges < batch.seeds).all(0)].to(self.device)
@@ -70,6 +71,9 @@ class BatchTrainer(Trainer):
             losses.append(float(cost.detach()))
             values.append(float(value.detach()))
         churn = changed / self.graph.num_nodes
+        self.degenerate = 0 if losses or self.finished else self.degenerate + 1
+        if self.degenerate >= DEGENERATE_EPOCHS:
+            self._collapse(f"one cluster is left in all batches of {self.degenerate} epochs")
         if not losses and self.history:
             last = self.history[-1]
             losses, values, churn = [last.loss], [last.index], last.churn
@@ -77,8 +81,13 @@ class BatchTrainer(Trainer):
         present = int(torch.bincount(self.labels[self.labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1
         self._after_epoch(validate)
-        mean = (sum(v) / max(1, len(v)) for v in (losses, values))
+        mean = (sum(v) / len(v) if v else math.nan for v in (losses, values))
         return Epoch(self.epoch, *mean, churn, rank, present, lr, seconds)
+
+    def _flaw(self) -> str:
+        """Weights only: the whole graph is not at hand."""
+        sound = all(bool(p.isfinite().all()) for p in self.parameters)
+        return "" if sound else "a weight is not finite"
 
     def _cluster(self, z: Tensor) -> Tensor:
         """Labels of a batch; the carried centroids move by the batch's share."""

@@ -33,6 +33,8 @@ _SMALL_MATRIX = 64 << 20
 # accuracy that it must reach. Below the first share the index has nothing to compress but the classes, whatever the probe says.
 _SIMPLE = 0.05
 _SOLVED = ((0.12, 0.85), (1.0, 0.95))
+# Epochs in a row with a single cluster, each seeded anew, after which the run has collapsed.
+DEGENERATE_EPOCHS = 3
 
 
 class CollapseWarning(UserWarning):
@@ -53,9 +55,9 @@ class Epoch:
     seconds: float
 
 
-def default_clusters(nodes: int) -> int:
-    """sqrt(n)/2, at least 2 and fewer than the nodes."""
-    return max(2, min(round(math.sqrt(nodes) / 2), nodes - 1))
+def default_clusters(nodes: int, batch: int = 0) -> int:
+    """sqrt(n)/2, at least 2, fewer than the nodes and at most half of a batch."""
+    return max(2, min(round(math.sqrt(nodes) / 2), nodes - 1, batch // 2 or nodes))
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -99,7 +101,7 @@ class Trainer:
         if self.device.type == "cpu" and 4 * graph.num_nodes * max(config.layers) < _SMALL_MATRIX:
             keep_freed_memory()
         self.edge_index = graph.edge_index.to(self.device)
-        self.clusters = min(config.clusters or default_clusters(graph.num_nodes), graph.num_nodes - 1)
+        self.clusters = min(config.clusters or default_clusters(graph.num_nodes, config.batch_nodes), graph.num_nodes - 1)
         self.encoder, self.predictor = (module.to(self.device) for module in build_models(config, graph.num_features))
         self.parameters = [*self.encoder.parameters(), *self.predictor.parameters()]
         self.optimizer = torch.optim.AdamW(
@@ -114,10 +116,12 @@ class Trainer:
         self.labels: Tensor | None = None
         self.history: list[Epoch] = []
         self.kept: dict[str, Tensor] = copy_state(self.encoder)
+        self.kept_labels: Tensor | None = None
         self.best_epoch = 0
         self.best_score = -math.inf
         self.solved = ""
         self.first_rank = 0.0
+        self.degenerate = 0
         self.finished = ""
         self.warnings: list[str] = []
 
@@ -158,14 +162,19 @@ class Trainer:
         z = self.predictor(h, config.normalize)
         if not math.isfinite(float(z.detach().sum())):
             return self._diverged(lr, time.perf_counter() - start)
+        seeded = self.clusterer.state() is None
         labels = self.clusterer(z.detach())
+        degenerate = is_degenerate(labels)
         churn = self._churn(labels)
+        self.labels = labels
         rank = effective_rank(z)
         index = loss = math.nan
-        if is_degenerate(labels):
-            self._warn("one cluster is left: the step is skipped and the centroids are seeded anew")
-            self.clusterer.reset()
-        elif not self._should_stop(h, churn, rank):
+        if self._should_stop(h, None if seeded or degenerate else churn, rank):
+            pass
+        elif degenerate:
+            self._skip()
+        else:
+            self.degenerate = 0
             value = cluster_index(config.variant, z, labels, self.clusters, self.edge_index)
             cost = index_loss(config, value, z)
             index, loss = float(value.detach()), float(cost.detach())
@@ -177,12 +186,22 @@ class Trainer:
                 self._collapse(f"the loss is {loss}")
         if self.history and math.isnan(index):
             index, loss = self.history[-1].index, self.history[-1].loss
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         seconds = time.perf_counter() - start
-        self.labels = labels
         present = int(torch.bincount(labels[labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1
         self._after_epoch(validate)
         return Epoch(self.epoch, loss, index, churn, rank, present, lr, seconds)
+
+    def _skip(self) -> None:
+        """One cluster is left: no step, seed anew; a run in which that does not help has collapsed."""
+        self.degenerate += 1
+        if self.degenerate >= DEGENERATE_EPOCHS:
+            self._collapse(f"one cluster is left in {self.degenerate} epochs in a row")
+            return
+        self._warn("one cluster is left: the step is skipped and the centroids are seeded anew")
+        self.clusterer.reset()
 
     def _diverged(self, lr: float, seconds: float) -> Epoch:
         self._collapse("z is not finite")
@@ -190,12 +209,24 @@ class Trainer:
         return Epoch(self.epoch, math.nan, math.nan, 1.0, 1.0, 0, lr, seconds)
 
     def _after_epoch(self, validate: Callable[[Tensor], float] | None) -> None:
-        if validate is not None:
+        if validate is not None and not self.finished:
             self._select(validate)
         if self.epoch >= self.config.epochs and not self.finished:
+            flaw = self._flaw() if validate is None else ""
+            if flaw:
+                self._collapse(f"{flaw} after the last step")
+                return
             self.finished = f"all {self.config.epochs} epochs{self._reservation()}"
             if validate is None:
                 self._consider()
+
+    def _flaw(self) -> str:
+        """What is wrong with the encoder as it stands, or nothing."""
+        with torch.no_grad():
+            z = self.predictor(self.encoder.embed(self.inputs), self.config.normalize)
+        if not math.isfinite(float(z.sum())):
+            return "z is not finite"
+        return self._lost_rank(effective_rank(z))
 
     def _churn(self, labels: Tensor) -> float:
         """Share of the points whose cluster changed since the last epoch; 1 in the first."""
@@ -203,22 +234,41 @@ class Trainer:
             return 1.0
         return float((labels != self.labels).float().mean())
 
-    def _should_stop(self, h: Tensor | None, churn: float, rank: float) -> bool:
-        """The label-free rule, on the encoder before this epoch's step: settled clusters end the run, a collapse does too."""
+    def _should_stop(self, h: Tensor | None, churn: float | None, rank: float) -> bool:
+        """Judge the encoder before this epoch's step: settled clusters or a collapse end a label-free run, the others are only warned.
+
+        ``churn`` is None where the clusters have no predecessors to compare them with.
+        """
         if self.epoch == 0:
             self.first_rank = rank
+            if self.config.select == "label-free":
+                self.solved = self._nothing_to_gain(h, rank)
+        flaw = self._lost_rank(rank)
+        if not flaw and self.epoch > 3 and churn is not None and churn > 0.7:
+            flaw = f"churn {churn:.2f}, effective rank {rank:.1f} (it was {self.first_rank:.1f})"
         if self.config.select != "label-free":
+            self._note(flaw)
+            if self.config.select == "last" and not flaw:
+                self._consider()
             return False
-        if self.epoch == 0:
-            self.solved = self._nothing_to_gain(h, rank)
-        if rank < min(2.0, 0.5 * self.first_rank) or (self.epoch > 3 and churn > 0.7):
-            self._collapse(f"effective rank {rank:.1f} (it was {self.first_rank:.1f}), churn {churn:.2f}")
+        if flaw:
+            self._collapse(flaw)
             return True
         self._consider()
-        if self.epoch > self.config.warmup and churn < self.config.stop_churn:
+        if self.epoch > self.config.warmup and churn is not None and churn < self.config.stop_churn:
             self.finished = f"fewer than {self.config.stop_churn:.2%} of the points changed cluster{self._reservation()}"
             return True
         return False
+
+    def _lost_rank(self, rank: float) -> str:
+        if rank < min(2.0, 0.5 * self.first_rank):
+            return f"effective rank {rank:.1f} (it was {self.first_rank:.1f})"
+        return ""
+
+    def _note(self, flaw: str) -> None:
+        """Warn of a collapse that does not end the run, once a run."""
+        if flaw and not any("collapse" in message for message in self.warnings):
+            self._warn(f"collapse in epoch {self.epoch + 1}: {flaw}; selection {self.config.select} goes on")
 
     def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
         """Why the untrained encoder cannot be bettered, or nothing."""
@@ -241,6 +291,7 @@ class Trainer:
     def _keep(self, epoch: int) -> None:
         copy_state(self.encoder, self.kept)
         self.best_epoch = epoch
+        self.kept_labels = None if self.labels is None else self.labels.clone()
 
     def _collapse(self, why: str) -> None:
         self.finished = f"collapse: {why}"
@@ -251,7 +302,11 @@ class Trainer:
         warnings.warn(message, CollapseWarning, stacklevel=3)
 
     def _select(self, validate: Callable[[Tensor], float]) -> None:
-        score = validate(self.encoder.embed(self.inputs))
+        h = self.encoder.embed(self.inputs)
+        if not math.isfinite(float(h.sum())):
+            self._collapse("the embedding is not finite")
+            return
+        score = validate(h)
         if score > self.best_score:
             self.best_score = score
             self._keep(self.epoch)
@@ -268,10 +323,12 @@ class Trainer:
             "clusterer": self.clusterer.state(),
             "labels": self.labels,
             "kept": self.kept,
+            "kept_labels": self.kept_labels,
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
             "solved": self.solved,
             "first_rank": self.first_rank,
+            "degenerate": self.degenerate,
             "finished": self.finished,
             "warnings": list(self.warnings),
             "history": [vars(record).copy() for record in self.history],
@@ -284,10 +341,11 @@ class Trainer:
         self.generator.set_state(state["generator"])
         carried = state["clusterer"]
         self.clusterer.load(None if carried is None else carried.to(self.device))
-        self.labels = None if state["labels"] is None else state["labels"].to(self.device)
+        for name in ("labels", "kept_labels"):
+            setattr(self, name, None if state[name] is None else state[name].to(self.device))
         self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
         self.history = [Epoch(**record) for record in state["history"]]
-        for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "solved"):
+        for name in ("epoch", "best_epoch", "best_score", "first_rank", "degenerate", "finished", "solved"):
             setattr(self, name, state[name])
         self.warnings = list(state["warnings"])
 

@@ -27,6 +27,17 @@ def test_precedence_and_round_trip(tmp_path):
     assert recipe(str(path)) == config
 
 
+def test_another_variant_than_the_files_brings_its_own_recipe(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(recipe(variant="sim", epochs=7, lr=0.02).to_toml())
+    config = recipe(str(path), variant="vrc")
+    own = recipe(variant="vrc")
+    assert (config.target, config.log_index, config.barrier, config.barrier_rank) == (None, True, own.barrier, own.barrier_rank)
+    assert (config.epochs, config.lr) == (7, 0.02)
+    path.write_text(recipe(variant="vrc").to_toml())
+    assert recipe(str(path), variant="sim") == recipe(variant="sim")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -34,7 +45,18 @@ def test_precedence_and_round_trip(tmp_path):
         ({"epochs": "x"}, "epochs must be int"),
         ({"epochs": 2.5}, "epochs must be int"),
         ({"variant": "x"}, "variant must be one of"),
-        ({"lr": float("nan")}, "lr must be at least 0"),
+        ({"lr": float("nan")}, "lr must be finite"),
+        ({"lr": "inf"}, "lr must be finite"),
+        ({"target": "inf"}, "target must be a finite number"),
+        ({"seed": 2**63}, "seed must be at most"),
+        ({"clusters": 1}, "clusters must be 0 .* or at least 2"),
+        ({"variant": "vrc", "target": 0.9}, "target must be none for variant vrc"),
+        ({"variant": "margin", "target": 0.9}, "target must be none for variant margin"),
+        ({"variant": "sim", "target": "none", "log_index": True}, "log_index is for variant vrc"),
+        ({"graph_weight": 0.5}, "graph_weight needs clustering kmedoids"),
+        ({"graph_weight": 1.5, "clustering": "kmedoids"}, r"graph_weight must be in \[0, 1\]"),
+        ({"batch_nodes": 50, "clustering": "kmedoids"}, "batch_nodes must be 0 with clustering kmedoids"),
+        ({"batch_nodes": 50, "clusters": 50}, "clusters must be fewer than batch_nodes"),
         ({"layers": "512,x"}, "layers must be widths"),
         ({"layers": "0"}, "layers must be positive"),
         ({"target": "high"}, "target must be float"),
@@ -53,6 +75,9 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("epochs = = 3")
     with pytest.raises(ConfigError, match="bad.toml"):
         recipe(str(tmp_path / "bad.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\x80\x02}\xff")
+    with pytest.raises(ConfigError, match="binary.toml"):
+        recipe(str(tmp_path / "binary.toml"))
     (tmp_path / "typo.toml").write_text("epoch = 3")
     with pytest.raises(ConfigError, match="unknown setting 'epoch'"):
         recipe(str(tmp_path / "typo.toml"))

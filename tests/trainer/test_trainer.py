@@ -12,7 +12,7 @@ from carlg.estimator import CARLG
 from carlg.losses import effective_rank, is_degenerate, participation
 from carlg.minibatch import BatchTrainer
 from carlg.sampling import Sampler
-from carlg.trainer import CollapseWarning, Trainer, build_models, learning_rate
+from carlg.trainer import CollapseWarning, Trainer, build_models, default_clusters, learning_rate
 
 SMALL = {"layers": (24, 12), "predictor": 16}
 
@@ -113,12 +113,93 @@ def test_solved_graphs_keep_the_untrained_encoder(variant):
     assert trainer.best_epoch == 3 and trainer.finished == "all 3 epochs"
 
 
-def test_one_cluster_left_is_skipped_not_raised(tiny):
-    trainer = Trainer(tiny, _config(epochs=3))
-    trainer.clusterer.__class__ = type("Stuck", (type(trainer.clusterer),), {"__call__": lambda self, z: z.new_zeros(z.shape[0]).long()})
-    with pytest.warns(CollapseWarning, match="one cluster is left"):
+def _stuck(trainer, epochs):
+    """All points in one cluster in the given epochs."""
+
+    class Stuck(type(trainer.clusterer)):
+        def __call__(self, z):
+            labels = super().__call__(z)
+            return torch.zeros_like(labels) if trainer.epoch in epochs else labels
+
+    trainer.clusterer.__class__ = Stuck
+
+
+@pytest.mark.parametrize("select", ["label-free", "last"])
+def test_one_cluster_left_is_skipped_and_seeded_anew(tiny, select):
+    trainer = Trainer(tiny, _config(epochs=8, select=select, warmup=1, stop_churn=0.0))
+    _stuck(trainer, {5})
+    with pytest.warns(CollapseWarning, match="one cluster is left: the step is skipped"):
         trainer.run()
-    assert trainer.epoch == 3
+    assert trainer.finished == "all 8 epochs" and trainer.best_epoch == 8
+    assert trainer.history[5].clusters == 1 and trainer.history[6].clusters > 1
+    assert math.isfinite(trainer.history[5].loss)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_one_cluster_left_for_good_is_a_collapse(tiny, first):
+    trainer = Trainer(tiny, _config(epochs=20, select="label-free", stop_churn=0.0))
+    _stuck(trainer, range(first, 20))
+    with pytest.warns(CollapseWarning, match="in a row"):
+        trainer.run()
+    assert trainer.epoch == first + 3 and trainer.finished.startswith("collapse: one cluster is left")
+
+
+@pytest.mark.parametrize("select", ["last", "validation"])
+def test_a_collapse_is_named_whatever_selects(tiny, select):
+    trainer = Trainer(
+        tiny, _config(variant="vrc", lr=0.3, epochs=12, patience=12, schedule="constant", relative_lr=False, barrier=0.0, select=select)
+    )
+    with pytest.warns(CollapseWarning, match=f"collapse in epoch .* selection {select} goes on"):
+        trainer.run(validate=None if select == "last" else lambda h: -float(h.shape[0] + trainer.epoch))
+    assert trainer.epoch == 12 and len([w for w in trainer.warnings if "goes on" in w]) == 1
+    if select == "last":
+        ranks = [record.rank for record in trainer.history]
+        assert trainer.best_epoch < 12 and ranks[trainer.best_epoch] >= min(2.0, 0.5 * ranks[0])
+    else:
+        assert trainer.best_epoch == 1
+
+
+def test_the_last_step_is_judged_too(tiny):
+    trainer = Trainer(tiny, _config(epochs=3, warmup=0))
+    step = trainer.optimizer.step
+
+    def ruin():
+        step()
+        if trainer.epoch == 2:
+            with torch.no_grad():
+                trainer.encoder.layers[0].weight.fill_(float("nan"))
+
+    trainer.optimizer.step = ruin
+    with pytest.warns(CollapseWarning, match="not finite after the last step"):
+        trainer.run()
+    assert trainer.best_epoch == 2 and bool(trainer.embed(trainer.encoder).isfinite().all())
+
+
+def test_an_embedding_that_is_not_finite_is_not_validated(tiny):
+    trainer = Trainer(tiny, _config(epochs=3, select="validation", warmup=0))
+    step = trainer.optimizer.step
+
+    def ruin():
+        step()
+        with torch.no_grad():
+            trainer.encoder.layers[0].weight.fill_(float("nan"))
+
+    trainer.optimizer.step = ruin
+    with pytest.warns(CollapseWarning, match="the embedding is not finite"):
+        trainer.run(validate=lambda h: pytest.fail("validated"))
+    assert trainer.epoch == 1 and bool(trainer.embed(trainer.encoder).isfinite().all())
+
+
+def test_kept_labels_belong_to_the_kept_encoder(tiny):
+    config = _config(epochs=12, select="label-free", lr=0.05, schedule="constant", warmup=0, stop_churn=0.05)
+    trainer = Trainer(tiny, config)
+    seen = {}
+    trainer.run(on_epoch=lambda t, record: seen.update({record.epoch: t.labels.clone()}))
+    assert 0 < trainer.best_epoch < trainer.epoch and not torch.equal(trainer.kept_labels, trainer.labels)
+    assert torch.equal(trainer.kept_labels, seen[trainer.best_epoch + 1])
+    again = Trainer(tiny, config)
+    again.load_state(trainer.state())
+    assert torch.equal(again.kept_labels, trainer.kept_labels)
 
 
 def test_graph_without_edges_and_constant_features():
@@ -152,17 +233,41 @@ def test_rank_and_participation():
 
 
 def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
-    """The parts are the whole graph: the same clusters and losses, up to the order of the nodes in the sums."""
-    config = _config(epochs=4, batch_nodes=tiny.num_nodes)
+    """The parts are the whole graph: the same clusters, losses and weights, up to the order of the nodes in the sums."""
+    config = _config(epochs=6, batch_nodes=tiny.num_nodes, schedule="constant", lr=2e-3)
     full, batched = Trainer(tiny, config), BatchTrainer(tiny, config)
     batched.sampler.order = torch.arange(tiny.num_nodes)
-    first = torch.Generator().manual_seed(config.seed + 1)
-    torch.randperm(1, generator=first)
-    full.generator.set_state(first.get_state())
-    full.history.append(full.train_epoch())
-    batched.history.append(batched.train_epoch())
-    assert batched.history[0].index == pytest.approx(full.history[0].index, rel=1e-4)
-    assert torch.equal(full.labels, batched.labels)
+    # An epoch of batches draws their order first; one draw for one batch, after which both use the same numbers.
+    torch.randperm(1, generator=full.generator)
+    trained = [trainer.embed(trainer.run()) for trainer in (full, batched)]
+    for a, b in zip(full.history, batched.history, strict=True):
+        assert b.index == pytest.approx(a.index, rel=1e-4) and b.rank == pytest.approx(a.rank, rel=1e-3)
+        assert b.churn == pytest.approx(a.churn, abs=0.02)
+    assert float((full.labels != batched.labels).float().mean()) < 0.02
+    torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)
+    untrained = full.embed(build_models(config, tiny.num_features)[0])
+    assert float((trained[0] - untrained).norm() / untrained.norm()) > 0.05
+
+
+def test_several_batches_come_near_the_full_batch():
+    """Centroids carried over three batches: nearly the same clusters and index as with all nodes at once."""
+    graph = synthetic.block_model(300, classes=4, features=24, noise=0.3, seed=1)
+    settings = {"epochs": 15, "schedule": "constant", "lr": 1e-3, "clusters": 4}
+    full = Trainer(graph, _config(**settings))
+    batched = BatchTrainer(graph, _config(**settings, batch_nodes=100, sampler="neighbor", fanout=40))
+    for trainer in (full, batched):
+        trainer.run()
+    from sklearn.metrics import adjusted_rand_score
+
+    assert adjusted_rand_score(full.labels, batched.labels) > 0.9
+    assert batched.history[-1].index == pytest.approx(full.history[-1].index, abs=0.1)
+    assert batched.history[-1].churn < 0.1
+
+
+def test_default_clusters_fit_a_batch():
+    assert default_clusters(10_000) == 50
+    assert default_clusters(10_000, 60) == 30
+    assert default_clusters(10_000, 3) == 2
 
 
 def test_an_epoch_stopped_at_its_first_batch_repeats_the_last_record(tiny):
