@@ -64,7 +64,6 @@ register(
     "(Tensor z, Tensor labels, Tensor? excess, int num_clusters) -> (Tensor own, Tensor other, Tensor nearest)",
     reference=reference.squared_silhouette,
     fake=_fake,
-    cpp=(),
     triton=False,
     setup_context=_setup_context,
     backward=_backward,
@@ -74,7 +73,6 @@ register(
     "(Tensor grad_own, Tensor grad_other, Tensor z, Tensor labels, Tensor nearest, int num_clusters) -> Tensor",
     reference=reference.squared_silhouette_backward,
     fake=_backward_fake,
-    cpp=(),
     triton=False,
 )
 
