@@ -13,6 +13,8 @@ import sys
 
 import torch
 
+from benchmarks import harness
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "aot.jsonl"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernels")]
@@ -28,10 +30,10 @@ def variant(launch: Launch) -> str:
 
 
 def rows(target: str, dtype: str, sizes: list[int]) -> list[dict[str, object]]:
-    found = []
+    found, facts = [], harness.provenance()
     for launch in every_launch(target, getattr(torch, dtype), *sizes):
         head = {"target": target, "dtype": dtype, "sizes": sizes, "kernel": launch.name, "variant": variant(launch)}
-        found.append(head | resources(launch, target))
+        found.append(head | resources(launch, target) | facts)
     return found
 
 

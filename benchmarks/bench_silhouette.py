@@ -71,7 +71,9 @@ def peers(n: int, c: int, d: int, spread: float) -> dict:
         "ours, loss and gradient": both(lambda q: ck.silhouette(q, labels)),
         "simplified silhouette, loss and gradient": both(lambda q: ck.simplified_silhouette(q, labels=labels)),
         "loop over pairs of clusters, loss and gradient": both(lambda q: providers.loop_silhouette(q, labels)),
+        "ours, values": lambda: ck.metrics.silhouette_samples(z.numpy(), labels.numpy()),
         "scikit-learn, values": lambda: silhouette_samples(z.numpy(), labels.numpy()),
+        "squared distances, loss and gradient": both(lambda q: ck.silhouette(q, labels, metric="sqeuclidean")),
     }
 
 

@@ -8,7 +8,6 @@ training fifth and once on the whole of it, with all cores.
 
 import argparse
 import json
-import pathlib
 import time
 
 import numpy as np
@@ -18,12 +17,11 @@ from sklearn.model_selection import GridSearchCV, ShuffleSplit
 from sklearn.multiclass import OneVsRestClassifier
 
 import carlg
+from benchmarks import harness
 from carlg.classifier import PENALTIES, one_hot, search_and_fit
 from carlg.config import recipe
 from carlg.evaluate import random_splits, unit_length
 from carlg.trainer import Trainer
-
-RESULTS = pathlib.Path(__file__).parent / "results" / "classifier.jsonl"
 
 
 def usual(x: np.ndarray, y: np.ndarray, train: np.ndarray, classes: int, seed: int) -> GridSearchCV:
@@ -69,7 +67,7 @@ def main() -> None:
     lines = [compare(name, arguments.root, arguments.splits) for name in arguments.datasets.split(",")]
     for line in lines:
         print(json.dumps(line))
-    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    harness.record("classifier", lines)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def summary(times: list[float]) -> dict[str, float]:
 
 def provenance() -> dict[str, Any]:
     """What a reader needs to trust or repeat a figure."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = _git("rev-parse", "--short", "HEAD")
+    if _git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results", ":!docs", ":!README.md"):
+        commit += "-changed"
     model = next((line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")), platform.processor())
     build = torch.ops.carlg_kernels.build_info().split(",")[0] if hasattr(torch.ops.carlg_kernels, "build_info") else "none"
     versions = {name: _version(name) for name in ("torch", "scikit-learn", "faiss-cpu", "numpy")}
@@ -63,6 +65,11 @@ def provenance() -> dict[str, Any]:
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
         **versions,
     }
+
+
+def _git(*arguments: str) -> str:
+    folder = pathlib.Path(__file__).parent.parent
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder).stdout.strip()
 
 
 def _cpu_lines() -> list[str]:

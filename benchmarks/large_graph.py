@@ -13,6 +13,7 @@ import time
 
 import torch
 
+from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg import measure, synthetic
 from carlg.config import recipe
@@ -60,7 +61,7 @@ def main() -> None:
     )
     config = config.replace(sampler=arguments.sampler, clusters=arguments.clusters)
     trainer = BatchTrainer(graph, config)
-    line = {**vars(arguments), "edges": graph.num_edges, "threads": torch.get_num_threads()}
+    line = {**vars(arguments), "edges": graph.num_edges, **harness.provenance()}
     line["seconds_to_load"] = round(time.perf_counter() - start, 1)
     line["peak_mb_loaded"] = round(measure.peak_memory_mb())
     trainer.run(lambda _, record: print(f"epoch {record.epoch}: loss {record.loss:.4f}, {record.seconds:.1f} s", flush=True))

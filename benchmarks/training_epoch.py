@@ -3,7 +3,7 @@
     python -m benchmarks.training_epoch --root DATA [--datasets amazon-photos,...] [--rounds 2]    writes results/training_epoch.jsonl
 
 The usual way is GCNConv on dense features, scikit-learn's mini-batch k-means from the last centroids, and a loop over the clusters for the
-simplified silhouette, with the published number of clusters; it gets huge pages, with which it is faster, and the best of four epochs.
+simplified silhouette, with the published number of clusters and learning rate; it gets huge pages, with which it is faster, and the best of four epochs.
 Every variant of ours runs in a process of its own, 14 epochs, without them, as the command does; the figure is the median after the tenth.
 The limit is the flops of `Inputs.flops` at the rate of a matrix product. All of them take turns for some rounds; the fastest of each and the
 highest peak count.
@@ -52,7 +52,9 @@ def usual(name: str, root: str, clusters: int, epochs: int = 3) -> dict[str, flo
     from torch import nn
     from torch_geometric.nn import GCNConv, LayerNorm
 
+    from benchmarks.providers import loop_simplified_silhouette
     from carlg import data, measure
+    from carlg.config import published
 
     graph = data.load(name, root)
     x = graph.x.to_dense()
@@ -61,7 +63,7 @@ def usual(name: str, root: str, clusters: int, epochs: int = 3) -> dict[str, flo
     for fan_in, fan_out in ((x.shape[1], 512), (512, 256)):
         layers.extend((GCNConv(fan_in, fan_out), LayerNorm(fan_out), nn.PReLU()))
     predictor = nn.Sequential(nn.Linear(256, 512), nn.PReLU(), nn.Linear(512, 256))
-    optimizer = torch.optim.AdamW([*layers.parameters(), *predictor.parameters()], lr=1e-3)
+    optimizer = torch.optim.AdamW([*layers.parameters(), *predictor.parameters()], lr=published("sim", name)["lr"])
     start, best = "random", float("inf")
     for _ in range(epochs + 1):
         begin = time.perf_counter()
@@ -71,23 +73,12 @@ def usual(name: str, root: str, clusters: int, epochs: int = 3) -> dict[str, flo
         z = nn.functional.normalize(predictor(h), dim=1)
         found = MiniBatchKMeans(clusters, init=start, n_init=1, batch_size=2048).fit(z.detach().numpy())
         start, labels = found.cluster_centers_, torch.from_numpy(found.labels_).long()
-        loss = 0.9 - _silhouette_by_loop(z, labels)
+        loss = 0.9 - loop_simplified_silhouette(z, labels, clusters)
         optimizer.zero_grad()
         loss.abs().backward()
         optimizer.step()
         best = min(best, time.perf_counter() - begin)
     return {"seconds": best, "peak_mb": measure.peak_memory_mb(), "clusters": clusters}
-
-
-def _silhouette_by_loop(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    present = labels.unique()
-    means = torch.stack([z[labels == j].mean(0) for j in present])
-    values = []
-    for own, j in enumerate(present):
-        distances = torch.cdist(z[labels == j], means)
-        others = torch.cat([distances[:, :own], distances[:, own + 1 :]], 1).amin(1)
-        values.append((others - distances[:, own]) / torch.maximum(others, distances[:, own]))
-    return torch.cat(values).mean()
 
 
 def table(lines: list[dict]) -> str:

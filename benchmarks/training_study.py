@@ -15,6 +15,7 @@ import statistics
 from typing import Any
 
 import carlg
+from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg.config import recipe
 from carlg.evaluate import classify
@@ -78,6 +79,7 @@ def run(root: str, dataset: str, variant: str, seed: int, every: int, splits: in
         "index": [record.index for record in trainer.history],
         "churn": [round(record.churn, 5) for record in trainer.history],
         "rank": [round(record.rank, 3) for record in trainer.history],
+        **harness.provenance(),
     }
     LINES.parent.mkdir(parents=True, exist_ok=True)
     with open(LINES, "a") as file:

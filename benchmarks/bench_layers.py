@@ -1,0 +1,98 @@
+"""The ops of the trainer's layers, forward and backward, against plain torch and against the memory they must touch.
+
+    python -m benchmarks.bench_layers              interleaved, writes results/layers.jsonl and the table of docs/TRAINING.md
+    pytest benchmarks/bench_layers.py --benchmark-enable
+
+Limits in copies of a matrix (a read and a write, so half a copy each): graph LayerNorm and PReLU read x twice and write y, then read x and
+dy twice and write dx, 8 transfers or 4 copies; a bias and PReLU read x, write y, read x and dy, write dx, 2.5 copies; unit rows the same. The
+sparse product gathers a row an entry from the caches, so it is shown against torch alone. Memory is kept between calls, as the trainer does.
+"""
+
+import os
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "0")
+
+import pathlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks import harness
+from benchmarks.tables import replace_block
+from carlg.memory import keep_freed_memory
+from carlg_kernels.ops.norm_prelu import norm_prelu
+from carlg_kernels.ops.sparse_product import sparse_product
+from carlg_kernels.ops.unit_rows import unit_rows
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
+SHAPES = {"computers": (13_752, 512), "co-cs": (18_333, 512), "physics": (34_493, 256)}
+COPIES = {"norm + PReLU": 4.0, "bias + PReLU": 2.5, "unit rows": 2.5}
+ENTRIES = 36
+
+
+def eager_norm_prelu(x, bias, gain, shift, slope):
+    t = x + bias
+    t = (t - t.mean()) / (t.std(correction=0) + 1e-5)
+    return F.prelu(t * gain + shift, slope)
+
+
+def functions(n: int, d: int) -> dict:
+    g = torch.Generator().manual_seed(0)
+    x, upstream = torch.randn(n, d, generator=g), torch.randn(n, d, generator=g)
+    bias, gain, shift = (torch.randn(d, generator=g) for _ in range(3))
+    slope, out = torch.tensor([0.25]), torch.empty_like(x)
+    columns = torch.randint(n, (n * ENTRIES,), generator=g, dtype=torch.int32)
+    pointers, values = torch.arange(0, n * ENTRIES + 1, ENTRIES), torch.rand(n * ENTRIES, generator=g)
+    matrix = torch.sparse_csr_tensor(pointers, columns.long(), values, size=(n, n), check_invariants=False)
+
+    def both(layer):
+        def run():
+            q = x.detach().requires_grad_()
+            layer(q).backward(upstream)
+
+        return run
+
+    return {
+        "copy": lambda: out.copy_(x),
+        "norm + PReLU": both(lambda q: norm_prelu(q, bias, gain, shift, slope)),
+        "norm + PReLU, torch": both(lambda q: eager_norm_prelu(q, bias, gain, shift, slope)),
+        "bias + PReLU": both(lambda q: norm_prelu(q, bias, None, None, slope)),
+        "bias + PReLU, torch": both(lambda q: F.prelu(q + bias, slope)),
+        "unit rows": both(lambda q: unit_rows(q, bias)),
+        "unit rows, torch": both(lambda q: F.normalize(q + bias, dim=1)),
+        "sparse product": lambda: sparse_product(pointers, columns, values, x),
+        "sparse product, torch": lambda: torch.sparse.mm(matrix, x),
+    }
+
+
+def table(rows: list[dict]) -> str:
+    lines = ["| n, width | op | ours | torch | limit |", "|---|---|---|---|---|"]
+    for shape in SHAPES:
+        best = {row["function"]: row["best_ms"] for row in rows if row["shape"] == shape}
+        n, d = SHAPES[shape]
+        for name in (*COPIES, "sparse product"):
+            ours, peer = best[name], best[f"{name}, torch"]
+            limit = f"{COPIES[name] * best['copy']:.1f} ms ({COPIES[name]} copies)" if name in COPIES else ""
+            lines.append(f"| {n:,}, {d} | {name} | **{ours:.1f} ms** | {peer:.1f} ms ({peer / ours:.1f}x) | {limit} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    keep_freed_memory()
+    rows = []
+    for name, (n, d) in SHAPES.items():
+        for function, seconds in harness.interleaved(functions(n, d), rounds=15).items():
+            rows.append({"shape": name, "n": n, "d": d, "function": function, **harness.summary(seconds)})
+            print(f"{name:<10} {function:<24} {rows[-1]['best_ms']:9.2f} ms")
+    print(harness.record("layers", rows))
+    replace_block(PAGE, "layers", table(rows))
+
+
+@pytest.mark.parametrize("function", [*COPIES, "sparse product"])
+def test_layers(benchmark, function):
+    benchmark(functions(*SHAPES["computers"])[function])
+
+
+if __name__ == "__main__":
+    main()
