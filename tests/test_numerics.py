@@ -192,3 +192,15 @@ def test_means_far_from_the_origin_are_rounded_once(weighted):
     want, _ = ck.update_centroids(z.double(), labels, C, None if weights is None else weights.double())
     ulp = want.abs() * 2.0**-23
     assert ((got - want).abs() <= ulp).all()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"tol": 0}, {"batch_size": 30}, {"weights": torch.ones(60)}])
+def test_kmeans_says_that_squared_distances_overflow(arguments):
+    z, _, _ = _data(60)
+    with pytest.raises(ValueError, match="z must be small enough for squared distances in float32, got points .* overflow$"):
+        ck.kmeans(z * 1e20, 3, **arguments)
+    with pytest.raises(ValueError, match="squared distances in float32"):
+        ck.kmedoids(z * 1e20, 3)
+    wide = ck.kmeans(z.double() * 1e20, 3, generator=torch.Generator().manual_seed(1))
+    near = ck.kmeans(z.double(), 3, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(wide.labels, near.labels)
