@@ -1,15 +1,25 @@
 """Losses as modules: |target - index|, or -index where target is None."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from carlg_kernels import functional, silhouettes
-from carlg_kernels._typing import SilhouetteMetric, Singleton, VarianceDistance
-from carlg_kernels._validation import check_choice
+from carlg_kernels._typing import SilhouetteMetric, Singleton, VarianceDistance, compute_dtype
+from carlg_kernels._validation import check_choice, check_labels, check_points, may_read_values
 
 OnDegenerate = Literal["raise", "zero"]
+
+
+def _is_clustering(labels: Tensor) -> Tensor:
+    """Whether 2 <= (non-empty clusters) < (scored points), without reading values on the host."""
+    ordered = labels.sort().values
+    scored = ordered >= 0
+    changes = ordered.diff(prepend=ordered.new_full((1,), -1)) != 0
+    present = (changes & scored).sum()
+    return (present >= 2) & (present < scored.sum())
 
 
 class _IndexLoss(torch.nn.Module):
@@ -26,13 +36,18 @@ class _IndexLoss(torch.nn.Module):
     def _loss(self, index: Tensor) -> Tensor:
         return -index if self.target is None else (self.target - index).abs()
 
-    def _guarded(self, z: Tensor, labels: Tensor | None) -> Tensor | None:
-        """A zero that keeps the graph connected, where the clustering is degenerate and that is asked for."""
-        if self.on_degenerate == "raise" or labels is None or torch.compiler.is_compiling():
-            return None
-        kept = labels[labels >= 0]
-        present = kept.unique().numel()
-        return None if 2 <= present < kept.numel() else 0.0 * z.sum()
+    def _guarded(self, z: Tensor, labels: Tensor, loss: Callable[[], Tensor]) -> Tensor:
+        """The loss; where the clustering is degenerate and that is asked for, a zero that keeps the graph connected.
+
+        Where labels cannot be read (GPUs, torch.compile) the functions do not raise but give a finite index, which is masked.
+        """
+        if self.on_degenerate == "raise":
+            return loss()
+        fine = _is_clustering(check_labels(labels, check_points(z)))
+        if not may_read_values(labels):
+            value = loss()
+            return torch.where(fine, value, torch.zeros_like(value))
+        return loss() if bool(fine) else z[:0].sum(dtype=compute_dtype(z.dtype))
 
     def extra_repr(self) -> str:
         return f"target={self.target}, on_degenerate={self.on_degenerate!r}"
@@ -74,18 +89,11 @@ class SimplifiedSilhouetteLoss(_IndexLoss):
         labels: Tensor | None = None,
         num_clusters: int | None = None,
     ) -> Tensor:
-        zero = self._guarded(z, labels) if centroids is None else None
-        if zero is not None:
-            return zero
-        return self._loss(
-            functional.simplified_silhouette(
-                z,
-                centroids,
-                labels,
-                singleton=self.singleton,
-                num_clusters=num_clusters,
-            )
-        )
+        def loss() -> Tensor:
+            index = functional.simplified_silhouette(z, centroids, labels, singleton=self.singleton, num_clusters=num_clusters)
+            return self._loss(index)
+
+        return loss() if centroids is not None or labels is None else self._guarded(z, labels, loss)
 
 
 class SilhouetteLoss(_IndexLoss):
@@ -118,10 +126,7 @@ class SilhouetteLoss(_IndexLoss):
         self.metric: SilhouetteMetric = metric
 
     def forward(self, z: Tensor, labels: Tensor, num_clusters: int | None = None) -> Tensor:
-        zero = self._guarded(z, labels)
-        if zero is not None:
-            return zero
-        return self._loss(silhouettes.silhouette(z, labels, self.metric, num_clusters=num_clusters))
+        return self._guarded(z, labels, lambda: self._loss(silhouettes.silhouette(z, labels, self.metric, num_clusters=num_clusters)))
 
 
 class VarianceRatioLoss(_IndexLoss):
@@ -152,10 +157,14 @@ class VarianceRatioLoss(_IndexLoss):
         centroids: Tensor | None = None,
         num_clusters: int | None = None,
     ) -> Tensor:
-        zero = self._guarded(z, labels)
-        if zero is not None:
-            return zero
-        return self._loss(functional.variance_ratio(z, labels, centroids, self.distance, num_clusters))
+        chosen = labels
+        if labels is None and centroids is not None and self.on_degenerate == "zero":
+            chosen = functional.assign(z, centroids).labels
+
+        def loss() -> Tensor:
+            return self._loss(functional.variance_ratio(z, chosen, centroids, self.distance, num_clusters))
+
+        return loss() if chosen is None else self._guarded(z, chosen, loss)
 
 
 class DaviesBouldinLoss(_IndexLoss):
@@ -173,5 +182,4 @@ class DaviesBouldinLoss(_IndexLoss):
         super().__init__(None, on_degenerate)
 
     def forward(self, z: Tensor, labels: Tensor, num_clusters: int | None = None) -> Tensor:
-        zero = self._guarded(z, labels)
-        return functional.davies_bouldin(z, labels, num_clusters) if zero is None else zero
+        return self._guarded(z, labels, lambda: functional.davies_bouldin(z, labels, num_clusters))

@@ -15,6 +15,11 @@ def points(z: Tensor) -> Tensor:
     return z.to(compute_dtype(z.dtype))
 
 
+def wide(z: Tensor) -> Tensor:
+    """``z`` in float64 where the device has it: sums and differences far from the origin keep their digits."""
+    return points(z) if z.device.type == "mps" else z.double()
+
+
 def row_blocks(n: int, width: int) -> Iterator[slice]:
     step = max(1, _BLOCK_ELEMENTS // max(width, 1))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
@@ -35,16 +40,15 @@ def resolve_num_clusters(labels: Tensor, num_clusters: int) -> int:
 def unit(x: Tensor) -> Tensor:
     """x / ||x||, and 0 where x = 0."""
     norm = x.square().sum(-1, keepdim=True).sqrt()
-    return torch.where(norm > 0, x / norm.clamp(min=torch.finfo(x.dtype).tiny), 0)
+    return torch.where(norm == 0, 0, x / norm.clamp(min=torch.finfo(x.dtype).tiny))
 
 
 def segment_sum(values: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     """sum_{u: label_u = j} values_u, labels -1 left out; summed in float64 where the device has it."""
     keep = labels >= 0
-    wide = values.dtype if values.device.type == "mps" else torch.float64
-    shape = (num_clusters, *values.shape[1:])
-    total = torch.zeros(shape, dtype=wide, device=values.device)
-    total.index_add_(0, labels[keep].long(), values[keep].to(wide))
+    summands = wide(values[keep])
+    total = summands.new_zeros((num_clusters, *values.shape[1:]))
+    total.index_add_(0, labels[keep].long(), summands)
     return total.to(values.dtype)
 
 
@@ -54,4 +58,5 @@ def segment_count(labels: Tensor, num_clusters: int) -> Tensor:
 
 def segment_mean(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor, Tensor]:
     counts = segment_count(labels, num_clusters)
-    return segment_sum(z, labels, num_clusters) / counts.clamp(min=1)[:, None], counts
+    means = segment_sum(wide(z), labels, num_clusters) / counts.clamp(min=1)[:, None]
+    return means.to(z.dtype), counts

@@ -14,27 +14,29 @@ from carlg_kernels.reference.common import (
 
 
 def silhouette_value(own: Tensor, other: Tensor) -> Tensor:
-    """(b - a) / max(a, b), and 0 where both are 0."""
+    """(b - a) / max(a, b), 0 where both are 0, NaN where one is not finite."""
     top = torch.maximum(own, other)
-    return torch.where(top > 0, (other - own) / top.masked_fill(top == 0, 1), 0)
+    return (other - own) / top.masked_fill(top == 0, 1)
 
 
 def silhouette_slopes(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """(ds/da, ds/db), both 0 where a = b = 0."""
+    """(ds/da, ds/db), both 0 where a = b = 0, NaN where a or b is not finite."""
     inner = own <= other
     a, b = own.masked_fill(own == 0, 1), other.masked_fill(other == 0, 1)
-    some = torch.maximum(own, other) > 0
-    slope_own = torch.where(inner, -1 / b, -other / a.square())
-    slope_other = torch.where(inner, own / b.square(), 1 / a)
-    return slope_own.masked_fill(~some, 0), slope_other.masked_fill(~some, 0)
+    slope_own = torch.where(inner, -1 / b, -other / a / a)
+    slope_other = torch.where(inner, own / b / b, 1 / a)
+    none, lost = torch.maximum(own, other) == 0, ~(other - own).isfinite()
+    slope_own, slope_other = (slope.masked_fill(none, 0).masked_fill(lost, torch.nan) for slope in (slope_own, slope_other))
+    return slope_own, slope_other
 
 
 def _weights(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """p = (ds/da) / a and q = (ds/db) / b, 0 at zero distances."""
+    """p = (ds/da) / a and q = (ds/db) / b, 0 at zero distances, NaN where a or b is not finite."""
     slope_own, slope_other = silhouette_slopes(own, other)
-    p = torch.where(own > 0, slope_own / own.masked_fill(own == 0, 1), 0)
-    q = torch.where(other > 0, slope_other / other.masked_fill(other == 0, 1), 0)
-    return p, q
+    p = slope_own / own.masked_fill(own == 0, 1)
+    q = slope_other / other.masked_fill(other == 0, 1)
+    zero = (torch.minimum(own, other) == 0) & (other - own).isfinite()
+    return p.masked_fill(zero, 0), q.masked_fill(zero, 0)
 
 
 def _centre_sums(z: Tensor, own_labels: Tensor, other_labels: Tensor, p: Tensor, q: Tensor, centers: Tensor) -> Tensor:
@@ -69,12 +71,14 @@ def simplified_silhouette(
     hit = own_labels == near
     other_labels = torch.where(hit, second, near)
     other = torch.where(hit, second_distance, near_distance)
-    lonely = other_labels < 0
-    other = other.masked_fill(lonely, 0)
+    # Without another cluster there is no score; a row that finds none although there is one cannot be ranked, and scores NaN.
+    present = torch.full((), c, device=x.device) if allowed is None else allowed.sum()
+    lonely = present < 2
+    other = other.masked_fill(other_labels < 0, torch.nan).masked_fill(lonely, 0)
     own = distance(x, centers[own_labels.clamp(min=0)])
     value = silhouette_value(own, other).masked_fill(lonely, 0)
     if centroids is None and singleton_zero:
-        value = value.masked_fill(counts[own_labels.clamp(min=0)] == 1, 0)
+        value = value.masked_fill((counts[own_labels.clamp(min=0)] == 1) & value.isfinite(), 0)
     keep = own_labels >= 0
     value, own = value.masked_fill(~keep, 0), own.masked_fill(~keep, 0)
     other, other_labels = other.masked_fill(~keep, 0), other_labels.masked_fill(~keep, -1)

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
+from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference.common import (
-    points,
     resolve_num_clusters,
-    segment_count,
     segment_mean,
     segment_sum,
     unit,
+    wide,
 )
 
 
@@ -38,16 +38,18 @@ def _state(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: in
 
 
 def variance_ratio(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
-    x = points(z)
-    centers, counts, grand_mean, scatter, directions = _state(x, labels, centroids, num_clusters, distance)
+    x, real = wide(z), compute_dtype(z.dtype)
+    given = None if centroids is None else wide(centroids)
+    centers, counts, grand_mean, scatter, directions = _state(x, labels, given, num_clusters, distance)
     between, within = scatter
-    floor = torch.finfo(x.dtype).eps * (between + within)
-    ratio = between / torch.where(within > 0, within, floor.masked_fill(floor == 0, 1))
-    value = _kappa(counts, x.dtype) * ratio
+    floor = torch.finfo(real).eps * (between + within)
+    ratio = between / torch.where(within == 0, floor.masked_fill(floor == 0, 1), within)
+    value = (_kappa(counts, x.dtype) * ratio).to(real)
+    centers, grand_mean, scatter, directions = (t.to(real) for t in (centers, grand_mean, scatter, directions))
     if num_clusters == 0:
-        empty = x.new_empty((0, x.shape[1]))
+        empty = centers.new_empty((0, x.shape[1]))
         return value, empty, counts.new_empty(0), grand_mean, scatter, empty.clone()
-    means = centers if centroids is None else x.new_empty((0, x.shape[1]))
+    means = centers if centroids is None else centers.new_empty((0, x.shape[1]))
     return value, means, counts, grand_mean, scatter, directions
 
 
@@ -64,11 +66,10 @@ def variance_ratio_backward(
     distance: str,
     need_centroids: bool,
 ) -> tuple[Tensor, Tensor]:
-    x = points(z)
-    if tied and centers.shape[0] == 0:
-        centers, counts, grand_mean, scatter, directions = _state(x, labels, None, 0, distance)
-    if counts.shape[0] != centers.shape[0]:
-        counts = segment_count(labels, centers.shape[0])
+    # Made again, since the saved means are rounded.
+    x, real = wide(z), compute_dtype(z.dtype)
+    given = None if tied else wide(centers)
+    centers, counts, grand_mean, scatter, directions = _state(x, labels, given, centers.shape[0], distance)
     keep = (labels >= 0)[:, None]
     index = labels.clamp(min=0)
     weight = counts.to(x.dtype)
@@ -96,4 +97,4 @@ def variance_ratio_backward(
         if need_centroids:
             dcentroids = factor * slope * (weight[:, None] * outward + ratio * directions)
     dz = (factor * slope * dz).masked_fill(~keep, 0)
-    return dz.to(z.dtype), dcentroids
+    return dz.to(z.dtype), dcentroids.to(real)

@@ -5,9 +5,13 @@
 //   dDB/dS_j = (1/c) (1/D_j + sum_{i: k_i=j} 1/D_i)      dDB/dmu_j = (1/c) (-r_j x_j / D_j + sum_{i: k_i=j} r_i x_i / D_i)
 //   dz_u = (dDB/dS_{y_u} / n_{y_u}) (e_u - E_{y_u} / n_{y_u}) + dDB/dmu_{y_u} / n_{y_u}
 //
+// A ratio that is not a number, or is infinite, makes the index and the gradient of both clusters NaN.
+//
 // Forward: means, spread, then c^2 direct distances of centroids. Backward: one read of z and one write of dz.
 #include "common/isa.h"
 #include "cpu/spread.h"
+
+#include <optional>
 
 namespace ck {
 struct DaviesBouldinState {
@@ -35,33 +39,62 @@ double forward(const MatrixView& view, const DaviesBouldinState& state) {
   C* means = static_cast<C*>(state.means);
   C* dispersion = static_cast<C*>(state.dispersion);
   const Segments segments = sort_by_label(state.labels, z.count(), c);
-  std::vector<double> mass(c), spread(c), worst(c, 0.0);
-  segment_means<C>(z, segments, nullptr, means, mass.data());
-  segment_spread(z, segments, means, false, spread.data(), static_cast<C*>(state.directions));
+  std::vector<double> spread(c), worst(c, 0.0);
+  const WideMeans<C> wide(z, segments);
+  std::copy(wide.means.get(), wide.means.get() + c * d, means);
+  segment_spread(z, segments, means, wide.rests(means).get(), false, spread.data(),
+                 static_cast<C*>(state.directions));
+  // The means around their centre: their distances are those of the means, with more digits. A cluster that is not finite is left to
+  // spoil its own distances only, so that it becomes the rival of every other.
+  Buffer<C> centred(c * d);
   int64_t present = 0;
   for (int64_t j = 0; j < c; ++j) {
     state.counts[j] = segments.size(j);
     state.rivals[j] = -1;
-    dispersion[j] = static_cast<C>(mass[j] > 0 ? spread[j] / mass[j] : 0.0);
-    present += mass[j] > 0;
+    dispersion[j] = static_cast<C>(state.counts[j] > 0 ? spread[j] / wide.mass[j] : 0.0);
+    present += state.counts[j] > 0;
+    for (int64_t k = 0; k < d; ++k) {
+      const double centre = std::isfinite(wide.grand[k]) ? wide.grand[k] : 0.0;
+      centred[j * d + k] = static_cast<C>(wide.means[j * d + k] - centre);
+    }
   }
   parallel(c, [&](int64_t first, int64_t last) {
     for (int64_t j = first; j < last; ++j) {
       if (state.counts[j] == 0) continue;
       for (int64_t k = 0; k < c; ++k) {
         if (k == j || state.counts[k] == 0) continue;
-        const C apart = std::sqrt(squared_distance(means + j * d, means + k * d, d));
-        const C ratio = apart > 0 ? (dispersion[j] + dispersion[k]) / apart : C(0);
-        if (ratio > worst[j]) {
-          worst[j] = ratio;
+        const C spreads = dispersion[j] + dispersion[k];
+        const bool same = std::equal(means + j * d, means + (j + 1) * d, means + k * d);
+        if (same && std::isfinite(spreads)) continue;
+        const C apart =
+            std::sqrt(squared_distance(centred.get() + j * d, centred.get() + k * d, d));
+        const C ratio = spreads / apart;
+        const bool lost = !std::isfinite(ratio) || !std::isfinite(apart);
+        if (lost || ratio > worst[j]) {
+          worst[j] = lost ? std::numeric_limits<double>::quiet_NaN() : ratio;
           state.rivals[j] = static_cast<int32_t>(k);
         }
+        if (lost) break;
       }
     }
   });
   double total = 0;
   for (double ratio : worst) total += ratio;
   return total / static_cast<double>(std::max<int64_t>(present, 1));
+}
+
+// How large the differences of the gradient are, in one column: the least spread, or distance of rivals.
+template <typename C>
+double column_size(const DaviesBouldinState& state, const C* means, const C* dispersion,
+                   int64_t d) {
+  C least = std::numeric_limits<C>::infinity();
+  for (int64_t j = 0; j < state.c; ++j) {
+    if (dispersion[j] > 0) least = std::min(least, dispersion[j]);
+    if (state.rivals[j] < 0) continue;
+    const C* rival = means + state.rivals[j] * d;
+    least = std::min(least, std::sqrt(squared_distance(means + j * d, rival, d)));
+  }
+  return least / std::sqrt(static_cast<double>(d));
 }
 
 template <typename C>
@@ -73,6 +106,15 @@ void backward(const MatrixView& view, const DaviesBouldinState& state, double gr
   int64_t present = 0;
   for (int64_t j = 0; j < c; ++j) present += state.counts[j] > 0;
   const double scale = grad / static_cast<double>(std::max<int64_t>(present, 1));
+  // Far from the origin the rounded means are not good enough, and are made again.
+  const Rows<C> z(view);
+  const bool again = rounding_shows(means, c * d, column_size(state, means, dispersion, d));
+  std::optional<WideMeans<C>> wide;
+  Buffer<C> rests;
+  if (again) {
+    wide.emplace(z, sort_by_label(state.labels, z.count(), c));
+    rests = wide->rests(means);
+  }
   std::vector<double> d_dispersion(c, 0.0), step(d);
   Buffer<double> d_means(c * d);
   std::fill(d_means.get(), d_means.get() + c * d, 0.0);
@@ -81,10 +123,12 @@ void backward(const MatrixView& view, const DaviesBouldinState& state, double gr
     if (rival < 0) continue;
     double square = 0;
     for (int64_t k = 0; k < d; ++k) {
-      step[k] = static_cast<double>(means[j * d + k]) - means[rival * d + k];
+      const int64_t mine = j * d + k, other = rival * d + k;
+      step[k] = again ? wide->means[mine] - wide->means[other]
+                      : static_cast<double>(means[mine]) - means[other];
       square += step[k] * step[k];
     }
-    const double inverse = square > 0 ? 1 / std::sqrt(square) : 0.0;
+    const double inverse = square == 0 ? 0.0 : 1 / std::sqrt(square);
     const double pull = (dispersion[j] + dispersion[rival]) * inverse * inverse * inverse;
     d_dispersion[j] += inverse;
     d_dispersion[rival] += inverse;
@@ -103,7 +147,7 @@ void backward(const MatrixView& view, const DaviesBouldinState& state, double gr
       shared[i] = static_cast<C>(scale * d_means[i] / count - slope * directions[i] / count);
     }
   }
-  spread_gradient(Rows<C>(view), state.labels, means, shared.get(), slopes.get(), false,
+  spread_gradient(z, state.labels, means, rests.get(), shared.get(), slopes.get(), false,
                   GradientRows<C>(dz, d, view.dtype));
 }
 

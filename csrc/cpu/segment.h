@@ -1,7 +1,8 @@
 // Sums over the points of each cluster, without atomics and the same for any number of threads.
 //
 // Rows are sorted by label once (a stable counting sort of their numbers). A cluster is cut into pieces of kPieceRows rows, each piece
-// is summed in order, and the pieces of a cluster are added in order, in double.
+// is summed in order, and the pieces of a cluster are added in order, in double. Means are summed around a point amid the piece, so that
+// their digits are those of the spread of the data and not of its distance from the origin.
 #pragma once
 
 #include "cpu/rows.h"
@@ -69,10 +70,25 @@ CK_INLINE void add_scaled_difference(C* __restrict__ sum, C w, const C* __restri
   for (int64_t k = 0; k < d; ++k) sum[k] += w * (x[k] - m[k]);
 }
 
-// sum = sum of the rows of a piece; scratch holds 4 d values
+// A point amid the rows of a piece: the median of three of them, column by column, which one outlier does not move.
+// scratch holds 3 d values.
+template <typename C>
+void piece_origin(const Rows<C>& z, const uint32_t* order, const Piece& piece, C* scratch,
+                  C* __restrict__ origin) {
+  const int64_t d = z.width();
+  const C* x0 = z.row(order[piece.begin], scratch);
+  const C* x1 = z.row(order[(piece.begin + piece.end) / 2], scratch + d);
+  const C* x2 = z.row(order[piece.end - 1], scratch + 2 * d);
+  for (int64_t k = 0; k < d; ++k) {
+    const C low = std::min(x0[k], x1[k]), high = std::max(x0[k], x1[k]);
+    origin[k] = std::max(low, std::min(high, x2[k]));
+  }
+}
+
+// sum = sum of (x - origin) over the rows of a piece; scratch holds 4 d values
 template <typename C>
 void sum_piece(const Rows<C>& z, const uint32_t* order, const Piece& piece, C* scratch,
-               C* __restrict__ sum) {
+               const C* __restrict__ origin, C* __restrict__ sum) {
   const int64_t d = z.width();
   std::fill(sum, sum + d, C(0));
   int64_t i = piece.begin;
@@ -84,15 +100,20 @@ void sum_piece(const Rows<C>& z, const uint32_t* order, const Piece& piece, C* s
     const C* x1 = z.row(order[i + 1], scratch + d);
     const C* x2 = z.row(order[i + 2], scratch + 2 * d);
     const C* x3 = z.row(order[i + 3], scratch + 3 * d);
-    for (int64_t k = 0; k < d; ++k) sum[k] += (x0[k] + x1[k]) + (x2[k] + x3[k]);
+    for (int64_t k = 0; k < d; ++k) {
+      const C o = origin[k];
+      sum[k] += ((x0[k] - o) + (x1[k] - o)) + ((x2[k] - o) + (x3[k] - o));
+    }
   }
-  for (; i < piece.end; ++i) add_row(sum, z.row(order[i], scratch), d);
+  for (; i < piece.end; ++i) {
+    add_scaled_difference(sum, C(1), z.row(order[i], scratch), origin, d);
+  }
 }
 
 // out_j = finish(sum over the pieces of cluster j), one row a cluster; zero for empty clusters.
-template <typename C, typename Finish>
-void combine_pieces(const std::vector<Piece>& pieces, const C* partial, int64_t clusters, int64_t d,
-                    C* out, const Finish& finish) {
+template <typename Part, typename Out, typename Finish>
+void combine_pieces(const std::vector<Piece>& pieces, const Part* partial, int64_t clusters,
+                    int64_t d, Out* out, const Finish& finish) {
   std::vector<int64_t> first(clusters + 1, static_cast<int64_t>(pieces.size()));
   for (int64_t p = static_cast<int64_t>(pieces.size()) - 1; p >= 0; --p) {
     first[pieces[p].cluster] = p;
@@ -106,35 +127,41 @@ void combine_pieces(const std::vector<Piece>& pieces, const C* partial, int64_t 
         for (int64_t k = 0; k < d; ++k) sum[k] += partial[p * d + k];
       }
       const double scale = finish(j);
-      for (int64_t k = 0; k < d; ++k) out[j * d + k] = static_cast<C>(sum[k] * scale);
+      for (int64_t k = 0; k < d; ++k) out[j * d + k] = static_cast<Out>(sum[k] * scale);
     }
   });
 }
 
 // means_j = (sum of w_u z_u) / mass_j; zero where mass_j is zero. weights may be null (then mass is the count).
-template <typename C>
+// Out is C, or double for the digits that rounding to C loses.
+template <typename C, typename Out = C>
 void segment_means(const Rows<C>& z, const Segments& segments,
                    const C* weights,  // IN [n] or null
-                   C* means,          // OUT [c, d]
+                   Out* means,        // OUT [c, d]
                    double* mass) {    // OUT [c]
   const int64_t d = z.width();
   const std::vector<Piece> pieces = cut_into_pieces(segments);
-  Buffer<C> partial(static_cast<int64_t>(pieces.size()) * d);
+  Buffer<double> partial(static_cast<int64_t>(pieces.size()) * d);
   const uint32_t* order = segments.order.get();
   parallel(static_cast<int64_t>(pieces.size()), [&](int64_t first, int64_t last) {
-    Buffer<C> scratch(4 * d);
+    Buffer<C> scratch(4 * d), origin(d), sum(d);
     for (int64_t p = first; p < last; ++p) {
-      C* sum = partial.get() + p * d;
+      const Piece& piece = pieces[p];
+      double piece_mass = static_cast<double>(piece.end - piece.begin);
+      piece_origin(z, order, piece, scratch.get(), origin.get());
       if (weights == nullptr) {
-        sum_piece(z, order, pieces[p], scratch.get(), sum);
-        continue;
+        sum_piece(z, order, piece, scratch.get(), origin.get(), sum.get());
+      } else {
+        piece_mass = 0;
+        std::fill(sum.get(), sum.get() + d, C(0));
+        for (int64_t i = piece.begin; i < piece.end; ++i) {
+          const C w = weights[order[i]];
+          piece_mass += w;
+          add_scaled_difference(sum.get(), w, z.row(order[i], scratch.get()), origin.get(), d);
+        }
       }
-      std::fill(sum, sum + d, C(0));
-      for (int64_t i = pieces[p].begin; i < pieces[p].end; ++i) {
-        const C* x = z.row(order[i], scratch.get());
-        const C w = weights[order[i]];
-        for (int64_t k = 0; k < d; ++k) sum[k] += w * x[k];
-      }
+      double* total = partial.get() + p * d;
+      for (int64_t k = 0; k < d; ++k) total[k] = sum[k] + piece_mass * origin[k];
     }
   });
   for (int64_t j = 0; j < segments.clusters; ++j) {

@@ -6,6 +6,8 @@
 //   M_j = - sum_{u: y_u=j} p_u (z_u - mu_j) - sum_{u: k_u=j} q_u (z_u - mu_j)
 //   dz_u = G_u, dmu_j = M_j    or, where the centroids are means of z ("tied"),    dz_u = G_u + M_{y_u} / n_{y_u}
 //
+// A row that cannot be ranked although there are two clusters (NaN, infinity, overflow) scores NaN, and its gradient is NaN.
+//
 // Forward: (tied: segment means,) 2ncd flops of register tiles; a row's distances and its share of M (for g = 1) are taken while the row
 // is in cache. Backward: one read of z and one write of dz.
 #include "common/isa.h"
@@ -19,14 +21,15 @@ struct SimplifiedSilhouetteForward {
   int64_t c;
   bool singleton_zero;
   int32_t* own_labels;    // OUT [n]
-  int32_t* other_labels;  // OUT [n], -1 where there is no other centroid
+  int32_t* other_labels;  // OUT [n], -1 where no other centroid was found
   void* own;              // OUT [n]
-  void* other;            // OUT [n]
-  void* values;           // OUT [n] or null
-  double* total;          // OUT [1], the sum of the values
-  void* means;            // OUT [c, d] or null: not wanted, or not tied
-  int64_t* counts;        // OUT [c] or null, likewise
-  void* sums;             // OUT [c, d] or null: not wanted
+  void*
+      other;  // OUT [n]; without another centroid 0, or NaN where there is one that the row cannot be ranked by
+  void* values;     // OUT [n] or null
+  double* total;    // OUT [1], the sum of the values
+  void* means;      // OUT [c, d] or null: not wanted, or not tied
+  int64_t* counts;  // OUT [c] or null, likewise
+  void* sums;       // OUT [c, d] or null: not wanted
 };
 
 struct SimplifiedSilhouetteBackward {
@@ -55,17 +58,23 @@ namespace {
 
 template <typename C>
 CK_INLINE C silhouette(C a, C b) {
-  const C top = std::max(a, b);
-  return top > 0 ? (b - a) / top : C(0);
+  const C gap = b - a;
+  return gap == 0 ? C(0) : gap / std::max(a, b);
 }
 
-// p = (ds/da) / a and q = (ds/db) / b, 0 at zero distances
+// p = (ds/da) / a and q = (ds/db) / b, 0 at zero distances, NaN where a or b is not finite. No power of a distance is formed.
 template <typename C>
 CK_INLINE void slopes(C a, C b, C* p, C* q) {
+  if (!std::isfinite(b - a)) {
+    *p = *q = std::numeric_limits<C>::quiet_NaN();
+    return;
+  }
   const bool inner = a <= b;
-  const C product = a * b;
-  *p = a > 0 && b > 0 ? (inner ? -1 / product : -b / (a * a * a)) : C(0);
-  *q = a > 0 && b > 0 ? (inner ? a / (b * b * b) : 1 / product) : C(0);
+  const C low = inner ? a : b, high = inner ? b : a;
+  const C steep = low > 0 ? 1 / high / low : C(0);
+  const C flat = low > 0 ? low / high / high / high : C(0);
+  *p = inner ? -steep : -flat;
+  *q = inner ? flat : steep;
 }
 
 // Chunks of rows with private sums M: at most 32, each with enough rows to pay for its c x d table. 0: sum over sorted rows instead.
@@ -105,10 +114,11 @@ struct Point {
 };
 
 // Own and other centroid of a row, given the two nearest by score; distances by direct difference decide between close ones.
+// A row that ranks nothing belongs to centroid 0 where it has no label, as in assign.
 template <typename C>
 CK_INLINE Point<C> place(const C* x, const C* centers, int64_t d, const int64_t* label,
-                         int64_t nearest, int64_t runner_up) {
-  Point<C> point{label == nullptr ? nearest : *label, -1, 0, 0};
+                         int64_t nearest, int64_t runner_up, bool has_other) {
+  Point<C> point{label == nullptr ? std::max<int64_t>(nearest, 0) : *label, -1, 0, 0};
   if (point.own_label < 0) return point;
   point.other_label = point.own_label == nearest ? runner_up : nearest;
   const C* mine = centers + point.own_label * d;
@@ -121,7 +131,10 @@ CK_INLINE Point<C> place(const C* x, const C* centers, int64_t d, const int64_t*
     std::swap(point.own_label, point.other_label);
   }
   point.own = std::sqrt(point.own);
-  point.other = point.other_label < 0 ? C(0) : std::sqrt(point.other);
+  point.other = std::sqrt(point.other);
+  if (point.other_label < 0) {
+    point.other = has_other ? std::numeric_limits<C>::quiet_NaN() : C(0);
+  }
   return point;
 }
 
@@ -144,6 +157,7 @@ void forward(const MatrixView& view, const SimplifiedSilhouetteForward& args) {
   }
   const Panels<C> panels = centroid_panels<C>(centers, c, d, tied ? counts.data() : nullptr);
 
+  const int64_t present = tied ? c - std::count(counts.begin(), counts.end(), int64_t{0}) : c;
   C* own = static_cast<C*>(args.own);
   C* other = static_cast<C*>(args.other);
   C* values = static_cast<C*>(args.values);
@@ -174,21 +188,23 @@ void forward(const MatrixView& view, const SimplifiedSilhouetteForward& args) {
         const C* x = a + i * stride;
         const Point<C> point =
             place(x, centers, d, args.labels == nullptr ? nullptr : args.labels + u, nearest[i],
-                  runner_up[i]);
+                  runner_up[i], present > 1);
         const int64_t y = point.own_label, k = point.other_label;
         args.own_labels[u] = static_cast<int32_t>(y);
         args.other_labels[u] = static_cast<int32_t>(k);
         own[u] = point.own;
         other[u] = point.other;
-        const bool scored = y >= 0 && k >= 0 && !(tied && args.singleton_zero && counts[y] == 1);
-        const C value = scored ? silhouette(point.own, point.other) : C(0);
+        const bool placed = y >= 0 && present > 1;
+        const bool singleton = tied && args.singleton_zero && placed && counts[y] == 1;
+        C value = placed ? silhouette(point.own, point.other) : C(0);
+        if (singleton && std::isfinite(value)) value = 0;
         total += value;
         if (values != nullptr) values[u] = value;
-        if (sum_parts == 0 || y < 0 || k < 0) continue;
+        if (sum_parts == 0 || !placed) continue;
         C p, q;
         slopes(point.own, point.other, &p, &q);
         add_scaled_difference(sum + y * d, -p, x, centers + y * d, d);
-        add_scaled_difference(sum + k * d, -q, x, centers + k * d, d);
+        if (k >= 0) add_scaled_difference(sum + k * d, -q, x, centers + k * d, d);
       }
       block_total[block] = total;
     }
@@ -267,8 +283,8 @@ void backward(const MatrixView& view, const SimplifiedSilhouetteBackward& args) 
     Buffer<C> scratch(2 * d);
     const int64_t end = std::min(last * kBlockRows, n);
     for (int64_t i = first * kBlockRows; i < end; ++i) {
-      const int64_t y = args.own_labels[i], k = args.other_labels[i];
-      if (y < 0 || k < 0) {
+      const int64_t y = args.own_labels[i], k = std::max(args.other_labels[i], 0);
+      if (y < 0 || (args.other_labels[i] < 0 && other[i] == 0)) {
         dz.zero(i);
         continue;
       }

@@ -7,6 +7,8 @@
 #include "common/isa.h"
 #include "cpu/spread.h"
 
+#include <optional>
+
 namespace ck {
 struct VarianceRatioState {
   const int64_t* labels;  // IN [n]
@@ -34,8 +36,8 @@ CK_DECLARE(void variance_ratio_bwd(const ck::MatrixView& z, const ck::VarianceRa
 namespace ck::CK_ISA {
 namespace {
 
-template <typename C>
-double distance_from(const C* x, const double* centre, int64_t d, bool squared) {
+template <typename T>
+double distance_from(const T* x, const double* centre, int64_t d, bool squared) {
   double square = 0;
   for (int64_t k = 0; k < d; ++k) {
     const double difference = x[k] - centre[k];
@@ -50,30 +52,38 @@ void forward(const MatrixView& view, const VarianceRatioState& state) {
   const int64_t d = z.width(), c = state.c;
   C* centers = static_cast<C*>(state.centers);
   const Segments segments = sort_by_label(state.labels, z.count(), c);
-  Buffer<C> own_means(state.tied ? 0 : c * d);
-  C* means = state.tied ? centers : own_means.get();
-  std::vector<double> mass(c);
-  segment_means<C>(z, segments, nullptr, means, mass.data());
-
-  const double scored = static_cast<double>(std::max<int64_t>(segments.scored(), 1));
-  std::vector<double> grand(d, 0.0);
-  for (int64_t j = 0; j < c; ++j) {
-    state.counts[j] = segments.size(j);
-    for (int64_t k = 0; k < d; ++k) grand[k] += mass[j] / scored * means[j * d + k];
-  }
+  const WideMeans<C> wide(z, segments);
+  const double* grand = wide.grand.data();
   C* grand_mean = static_cast<C*>(state.grand_mean);
   for (int64_t k = 0; k < d; ++k) grand_mean[k] = static_cast<C>(grand[k]);
+  Buffer<C> rests;
+  if (state.tied) {
+    std::copy(wide.means.get(), wide.means.get() + c * d, centers);
+    rests = wide.rests(centers);
+  }
 
   std::vector<double> spread(c);
-  segment_spread(z, segments, centers, state.squared, spread.data(),
-                 static_cast<C*>(state.directions));
+  segment_spread(z, segments, centers, state.squared ? nullptr : rests.get(), state.squared,
+                 spread.data(), static_cast<C*>(state.directions));
   state.scatter[0] = state.scatter[1] = 0;
   for (int64_t j = 0; j < c; ++j) {
-    if (mass[j] > 0) {
-      state.scatter[0] += mass[j] * distance_from(centers + j * d, grand.data(), d, state.squared);
-    }
-    state.scatter[1] += spread[j];
+    state.counts[j] = segments.size(j);
+    if (state.counts[j] == 0) continue;
+    const double apart = state.tied
+                             ? distance_from(wide.means.get() + j * d, grand, d, state.squared)
+                             : distance_from(centers + j * d, grand, d, state.squared);
+    state.scatter[0] += wide.mass[j] * apart;
+    // sum_u ||z_u - m_j||^2 grows by n_j ||mu_j - m_j||^2 as m_j departs from the mean.
+    const C* rest = rests.get() + j * d;
+    const double excess = state.tied && state.squared ? wide.mass[j] * dot(rest, rest, d) : 0.0;
+    state.scatter[1] += std::max(spread[j] - excess, 0.0);
   }
+}
+
+// How large the differences of the gradient are, in one column: the smaller one of the two spreads.
+inline double column_size(double between, double within, double scored, int64_t d, bool squared) {
+  const double mean = std::min(between, within) / scored / static_cast<double>(d);
+  return squared ? std::sqrt(mean) : mean * std::sqrt(static_cast<double>(d));
 }
 
 template <typename C>
@@ -91,8 +101,20 @@ void backward(const MatrixView& view, const VarianceRatioState& state,
   const double between = args.scatter[0], within = args.scatter[1];
   const double kappa = static_cast<double>(scored - present) /
                        static_cast<double>(std::max<int64_t>(present - 1, 1));
-  const double ratio = within > 0 ? between / within : 0.0;
-  const double slope = within > 0 ? (state.squared ? 2 : 1) * args.grad * kappa / within : 0.0;
+  const double ratio = within == 0 ? 0.0 : between / within;
+  const double slope = within == 0 ? 0.0 : (state.squared ? 2 : 1) * args.grad * kappa / within;
+
+  // Far from the origin the rounded means are not good enough, and are made again.
+  const Rows<C> z(view);
+  const double size = column_size(between, within, std::max<int64_t>(scored, 1), d, state.squared);
+  const bool again =
+      slope != 0 && (rounding_shows(centers, c * d, size) || rounding_shows(grand_mean, d, size));
+  std::optional<WideMeans<C>> wide;
+  Buffer<C> rests;
+  if (again) {
+    wide.emplace(z, sort_by_label(state.labels, z.count(), c));
+    if (state.tied) rests = wide->rests(centers);
+  }
 
   // outward_j = mu_j - mu, of unit length in the unsquared case; pull = (1/N) sum_j n_j outward_j
   Buffer<double> outward(c * d);
@@ -100,10 +122,11 @@ void backward(const MatrixView& view, const VarianceRatioState& state,
   for (int64_t j = 0; j < c; ++j) {
     double square = 0;
     for (int64_t k = 0; k < d; ++k) {
-      outward[j * d + k] = static_cast<double>(centers[j * d + k]) - grand_mean[k];
+      const double center = again && state.tied ? wide->means[j * d + k] : centers[j * d + k];
+      outward[j * d + k] = center - (again ? wide->grand[k] : grand_mean[k]);
       square += outward[j * d + k] * outward[j * d + k];
     }
-    const double length = state.squared ? 1.0 : square > 0 ? 1 / std::sqrt(square) : 0.0;
+    const double length = state.squared ? 1.0 : square == 0 ? 0.0 : 1 / std::sqrt(square);
     const double weight = state.counts[j] / static_cast<double>(std::max<int64_t>(scored, 1));
     for (int64_t k = 0; k < d; ++k) {
       outward[j * d + k] *= length;
@@ -128,7 +151,7 @@ void backward(const MatrixView& view, const VarianceRatioState& state,
       }
     }
   }
-  spread_gradient(Rows<C>(view), state.labels, centers, shared.get(), slopes.get(), state.squared,
+  spread_gradient(z, state.labels, centers, rests.get(), shared.get(), slopes.get(), state.squared,
                   GradientRows<C>(args.dz, d, view.dtype));
 }
 
@@ -199,7 +222,7 @@ double index_value(const State& state, ScalarType real) {
   const double eps = real == ScalarType::Double ? std::numeric_limits<double>::epsilon()
                                                 : std::numeric_limits<float>::epsilon();
   const double floor = eps * (between + within);
-  const double bottom = within > 0 ? within : floor > 0 ? floor : 1.0;
+  const double bottom = within != 0 ? within : floor != 0 ? floor : 1.0;
   return static_cast<double>(scored - present) /
          static_cast<double>(std::max<int64_t>(present - 1, 1)) * between / bottom;
 }
@@ -236,16 +259,21 @@ std::tuple<Tensor, Tensor> variance_ratio_backward(const Tensor& grad, const Ten
   const int64_t n = z.size(0), d = z.size(1);
   const bool squared = distance == "sqeuclidean";
   CK_CHECK(grad.numel() == 1 && grad.scalar_type() == real, "grad must be a scalar");
+  check_vector(scatter, 2, real, "scatter");
   State state;
-  if (centers.size(0) == 0) {
+  const int64_t c = centers.size(0);
+  // B and W are sums of squares: they may be too large for float32 where the gradient is not.
+  const bool overflow = !std::isfinite(element(scatter, 0) + element(scatter, 1));
+  if (c == 0) {
     CK_CHECK(tied, "centers must not be empty");
     state = compute_state(z, labels, std::nullopt, resolve_clusters(labels, 0), distance);
+  } else if (overflow) {
+    const std::optional<Tensor> given = tied ? std::nullopt : std::make_optional(centers);
+    state = compute_state(z, labels, given, c, distance);
   } else {
-    const int64_t c = centers.size(0);
     check_matrix(centers, c, d, real, "centers");
     check_vector(counts, c, ScalarType::Long, "counts");
     check_vector(grand_mean, d, real, "grand_mean");
-    check_vector(scatter, 2, real, "scatter");
     if (!(tied && squared)) check_matrix(directions, c, d, real, "directions");
     state = {checked_labels(labels, n, c),
              torch::stable::contiguous(centers),
