@@ -5,6 +5,7 @@ import torch
 
 import carlg_kernels as ck
 from tests.helpers import assert_close, clustered, value_and_gradients
+from tests.losses import LOSSES, setting
 
 CASES = {
     "silhouette by labels": lambda x, y, m: ck.simplified_silhouette(x, labels=y),
@@ -58,10 +59,11 @@ def test_autocast_with_wider_centroids():
     assert centroids.grad.dtype == torch.float32
 
 
-def test_func_grad():
-    z, labels = clustered(100, 5, 6, torch.float64)
-    want = value_and_gradients(lambda x: ck.simplified_silhouette(x, labels=labels), z, upstream=1.0)[1][0]
-    got = torch.func.grad(lambda x: ck.simplified_silhouette(x, labels=labels))(z)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_func_grad(loss):
+    z, known = setting(100, 5, 6, torch.float64)
+    want = value_and_gradients(lambda x: LOSSES[loss](x, known).sum(), z, upstream=1.0)[1][0]
+    got = torch.func.grad(lambda x: LOSSES[loss](x, known).sum())(z)
     assert_close("gradient", want, got, 1e-12)
 
 
