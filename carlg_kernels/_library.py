@@ -7,6 +7,7 @@ the autograd formula, and one implementation per backend; :mod:`carlg_kernels._d
 import functools
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,22 @@ class Op:
 OPS: dict[str, Op] = {}
 _FUNCTIONS: dict[str, type[torch.autograd.Function]] = {}
 _REPORTING: set[str] = set()
+
+
+def full_precision() -> AbstractContextManager[Any]:
+    """Autocast off, on every device."""
+    return torch._C._DisableAutocast()
+
+
+def _in_full_precision(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The body of an op as it runs outside autocast: ops have no autocast rule, so the products inside would be cast."""
+
+    @functools.wraps(body)
+    def run(*args: Any) -> Any:
+        with full_precision():
+            return body(*args)
+
+    return run
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
@@ -99,10 +116,10 @@ def register(
 
     chosen = _dispatch.BACKEND
     fallback = reference if chosen in ("auto", "reference") else _refuse(name, chosen)
-    _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, _in_full_precision(fallback), "CompositeExplicitAutograd")
     if triton and chosen in ("auto", "triton"):
         module = f"{NAMESPACE}._triton.{name.removesuffix('_backward')}"
-        launcher = _lazy(module, name)
+        launcher = _in_full_precision(_lazy(module, name))
         keys = ["CPU"] if _dispatch.INTERPRET and chosen == "triton" else []
         if _dispatch.triton_importable():
             keys += ["CUDA", "XPU"]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from carlg_kernels import ops
+from carlg_kernels._library import full_precision
 from carlg_kernels.reference.common import row_blocks
 from carlg_kernels.reference.silhouette import pair_distances
 
@@ -56,7 +57,7 @@ def sampled_silhouette(
     z: Tensor, labels: Tensor, clusters: int, error: float, averaged: bool, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """(points, values): sampled points where only their mean is wanted (``averaged``), otherwise every scored point."""
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         x = z.detach().to(torch.float64 if z.dtype == torch.float64 else torch.float32)
         means, counts = ops.centroid_update.centroid_update(x, labels, None, clusters)
         points = (labels >= 0).nonzero().flatten()

@@ -37,19 +37,31 @@ def test_dynamic_rows_do_not_recompile():
         assert_close("value", ck.simplified_silhouette(2 * z, labels=labels), compiled(z, labels), 1e-6)
 
 
-@pytest.mark.parametrize("case", ["silhouette by labels", "variance ratio", "davies-bouldin"])
-def test_autocast(case):
-    z, labels = clustered(300, 8, 12)
+SAMPLED = {"silhouette, sampled": lambda x, s: ck.silhouette(x, s.labels, approximate=0.5, generator=torch.Generator().manual_seed(0))}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("loss", LOSSES | SAMPLED)
+def test_autocast_changes_no_bit(loss, dtype):
+    z, known = setting(300, 8, 12, dtype)
+    function = (LOSSES | SAMPLED)[loss]
+    want = function(z, known)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (z.float() @ z.float().T).dtype == torch.bfloat16
+        got = function(z, known)
+    assert got.dtype == torch.float32 and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_autocast_gradients(loss):
+    z, known = setting(300, 8, 12)
     weight = torch.randn(12, 12, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         q = z @ weight
-        assert q.dtype == torch.bfloat16
-        value = CASES[case](q, labels, None)
-    value.backward()
-    want = CASES[case](q.detach().float(), labels, None)
-    assert value.dtype == torch.float32
-    assert_close("value", want, value.detach(), 1e-5)
-    assert torch.isfinite(weight.grad).all() and weight.grad.abs().max() > 0
+        LOSSES[loss](q, known).sum().backward(inputs=[weight, q])
+    assert q.dtype == torch.bfloat16 and weight.grad.abs().max() > 0
+    want = value_and_gradients(lambda x: LOSSES[loss](x, known).sum(), q, upstream=1.0)[1][0]
+    assert torch.equal(q.grad, want)
 
 
 def test_autocast_with_wider_centroids():
