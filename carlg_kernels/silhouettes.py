@@ -17,6 +17,7 @@ from carlg_kernels._validation import (
     check_points,
     resolve_clusters,
 )
+from carlg_kernels.reference.common import block_sum
 
 _METRICS = ("euclidean", "sqeuclidean", "cosine")
 _REDUCTIONS = ("mean", "sum", "none")
@@ -163,7 +164,7 @@ def mean_silhouette(
     share = torch.where(keep, 1 / size.clamp(min=1).to(dtype), 0)
     # sum_v D_uv / n_{y_v}: every cluster's mean distance, the own one included; the shares add up to the number of clusters.
     every = ops.cluster_distances.cluster_distances(z, torch.where(keep, 0, -1), share, 1)
-    others = (share.sum() - 1).clamp(min=1)
+    others = (block_sum(share) - 1).clamp(min=1)
     value = own / (size - 1).clamp(min=1) - (every - own / size.clamp(min=1)) / others
     return _reduce(value.masked_fill(~keep, 0), keep, reduction)
 
@@ -271,5 +272,5 @@ def _cluster_sizes(labels: Tensor, clusters: int) -> Tensor:
 def _reduce(value: Tensor, scored: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return value
-    total = value.sum()
+    total = block_sum(value)
     return total if reduction == "sum" else total / scored.sum().clamp(min=1)
