@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import carlg_kernels as ck
+from carlg_kernels._validation import resolve_clusters
 
 Z = torch.randn(50, 4)
 Y = torch.arange(50) % 3
@@ -95,6 +96,28 @@ def test_labels_with_huge_gaps_cost_no_memory():
     sparse_labels = Y * 10**12
     assert torch.equal(ck.simplified_silhouette(Z, labels=sparse_labels), ck.simplified_silhouette(Z, labels=Y))
     assert torch.equal(ck.variance_ratio(Z, sparse_labels), ck.variance_ratio(Z, Y))
+
+
+@pytest.mark.parametrize("gap", [16, 33, 60, 10**6], ids=lambda gap: f"gap{gap}")
+def test_gaps_in_labels_cost_nothing_and_change_nothing(gap):
+    labels = Y.clone()
+    labels[7] = -1
+    wide = torch.where(labels >= 0, labels * gap, -1)
+    assert resolve_clusters(wide, None)[1] <= 2 * 3 + 64
+    for metric in ("euclidean", "sqeuclidean", "cosine"):
+        assert torch.equal(ck.silhouette(Z, wide, metric, reduction="none"), ck.silhouette(Z, labels, metric, reduction="none"))
+    for index in (ck.mean_silhouette, ck.variance_ratio, ck.davies_bouldin):
+        assert torch.equal(index(Z, wide), index(Z, labels))
+    assert torch.equal(ck.simplified_silhouette(Z, labels=wide), ck.simplified_silhouette(Z, labels=labels))
+    nearest = ck.silhouette_parts(Z, labels).nearest
+    assert torch.equal(ck.silhouette_parts(Z, wide).nearest, torch.where(nearest >= 0, nearest * gap, -1))
+
+
+def test_given_numbers_of_clusters_are_kept():
+    wide = Y * 1000
+    resolved, clusters = resolve_clusters(wide, 5000)
+    assert clusters == 5000 and resolved is wide
+    assert ck.silhouette(Z, wide, num_clusters=5000).item() == pytest.approx(ck.silhouette(Z, Y).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
