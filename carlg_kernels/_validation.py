@@ -4,6 +4,7 @@ Shapes and dtypes are checked always. Values (label range, degenerate clustering
 no device synchronisation: on CPU tensors outside torch.compile, or anywhere with CK_VALIDATE=1.
 """
 
+import operator
 import os
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ from carlg_kernels._typing import compute_dtype
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_MAX_DIMENSION = 1 << 20
 
 
 def describe(value: Any) -> str:
@@ -100,6 +100,8 @@ def check_weights(weights: Any, z: Tensor, name: str = "weights") -> Tensor | No
         _fail(TypeError, name, f"floating point of shape ({n},)", weights)
     if weights.shape != (n,):
         _fail(ValueError, name, f"of shape ({n},)", weights)
+    if weights.device != z.device:
+        _fail(ValueError, name, f"on {z.device} like z", str(weights.device))
     if may_read_values(weights):
         low = float(weights.detach().min())
         if not low >= 0 or not bool(weights.isfinite().all()):
@@ -131,11 +133,13 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    """The value as an int; numpy's integers are taken too."""
+    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         _fail(TypeError, name, f"an int of at least {least}", value)
-    if value < least:
-        _fail(ValueError, name, f"an int of at least {least}", value)
-    return value
+    count = value if isinstance(value, int) else operator.index(value)
+    if count < least:
+        _fail(ValueError, name, f"an int of at least {least}", count)
+    return count
 
 
 def _without_gaps(labels: Tensor, counts: Tensor) -> Tensor:
@@ -152,7 +156,7 @@ def resolve_clusters(labels: Tensor, num_clusters: int | None, *, clustered: boo
     ``clustered`` asks for 2 <= (non-empty clusters) < (scored points), as every index here does.
     """
     if num_clusters is not None:
-        check_count(num_clusters, "num_clusters")
+        num_clusters = check_count(num_clusters, "num_clusters")
     if not may_read_values(labels):
         if torch.compiler.is_compiling():
             return labels, num_clusters or 0

@@ -1,5 +1,6 @@
 """Bad input: every message names the argument, what was expected and what came."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +65,25 @@ BAD = {
         ValueError,
         r"weights must be of shape \(50,\), got float32 \(3,\)",
     ),
+    "weights elsewhere": (
+        lambda: ck.update_centroids(Z, Y, 3, weights=torch.ones(50, device="meta")),
+        ValueError,
+        "weights must be on cpu like z, got meta",
+    ),
+    "weights of kmeans elsewhere": (
+        lambda: ck.kmeans(Z, 3, weights=torch.ones(50, device="meta")),
+        ValueError,
+        "weights must be on cpu like z, got meta",
+    ),
+    "num_clusters as a bool": (lambda: ck.kmeans(Z, True), TypeError, "num_clusters must be an int of at least 1, got True"),
+    "num_clusters as a numpy bool": (lambda: ck.kmeans(Z, np.bool_(True)), TypeError, "num_clusters must be an int of at least 1, got"),
+    "num_clusters as a tensor": (lambda: ck.kmeans(Z, torch.tensor(3)), TypeError, "num_clusters must be an int of at least 1, got int64"),
+    "no samples to score": (
+        lambda: ck.metrics.silhouette_score(Z[:0], Y[:0]),
+        ValueError,
+        r"X must have at least one sample and one feature, got shape \(0, 4\)",
+    ),
+    "no features to score": (lambda: ck.metrics.davies_bouldin_score(Z[:, :0], Y), ValueError, "X must have at least one sample"),
     "previous of another shape": (
         lambda: ck.update_centroids(Z, Y, 3, previous=M[:2]),
         ValueError,
