@@ -135,7 +135,7 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 def check_count(value: Any, name: str, least: int = 1) -> int:
     """The value as an int; numpy's integers are taken too."""
     if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
-        _fail(TypeError, name, f"an int of at least {least}", value)
+        _fail(TypeError, name, f"an int of at least {least}", describe(value))
     count = value if isinstance(value, int) else operator.index(value)
     if count < least:
         _fail(ValueError, name, f"an int of at least {least}", count)

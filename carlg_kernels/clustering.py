@@ -146,7 +146,7 @@ def kmeans(
             return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator, carried)
         return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
 
-    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
+    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)[0]
 
 
 def _check_carried(init: str | Tensor | KMeansResult, points: Tensor | None, z: Tensor) -> _lloyd.Carried | None:
@@ -189,16 +189,17 @@ def best_of(
     batch_size: int | None,
     generator: torch.Generator,
     iterate: Callable[[Tensor], Run],
-) -> KMeansResult:
-    """The result of least inertia over ``n_init`` starts; a given start runs once."""
-    best: KMeansResult | None = None
+) -> tuple[KMeansResult, Run]:
+    """The result of least inertia over ``n_init`` starts, and the run that led to it; a given start runs once."""
+    best: tuple[KMeansResult, Run] | None = None
     for _ in range(1 if isinstance(init, Tensor) else n_init):
         start = init
         if not isinstance(start, Tensor):
             start = _starting_centroids(z, c, start, weights, batch_size, generator)
-        result = _labelled(z, iterate(start), weights)
-        if best is None or result.inertia < best.inertia:
-            best = result
+        run = iterate(start)
+        result = _labelled(z, run, weights)
+        if best is None or result.inertia < best[0].inertia:
+            best = result, run
     assert best is not None
     return best
 
