@@ -17,6 +17,7 @@ from carlg_kernels._validation import (
     check_points,
     resolve_clusters,
 )
+from carlg_kernels.clustering import resolve_generator
 from carlg_kernels.reference.common import block_sum
 
 _METRICS = ("euclidean", "sqeuclidean", "cosine")
@@ -52,7 +53,8 @@ def silhouette(
         probability of at least 0.99 (each value for "none", the mean for "mean"; "sum" is the number of points times the mean). The
         cost grows with 1 / approximate^2; clusters smaller than the sample are computed exactly. Not differentiable.
     generator : torch.Generator, optional
-        Random numbers for ``approximate``.
+        Random numbers for ``approximate``; the global ones are never touched. None is a new generator with a fixed seed: the same call
+        gives the same result.
     progress : callable, optional
         Called about ten times a second with the fraction done, and with 1.0 at the end. CPU kernels can be interrupted (Ctrl-C) with
         or without it, in forward and backward.
@@ -80,7 +82,8 @@ def silhouette(
     check_choice(reduction, "reduction", _REDUCTIONS)
     labels, clusters = _checked(z, labels, num_clusters)
     if approximate is not None:
-        return _approximate(z, labels, clusters, metric, reduction, approximate, generator)
+        with reporting(progress):
+            return _approximate(z, labels, clusters, metric, reduction, approximate, generator)
     if progress is None:
         own, other, _ = _parts(z, labels, metric, clusters)
     else:
@@ -228,7 +231,7 @@ def _approximate(
         raise ValueError(f"approximate must be None with metric {metric!r}, whose closed form is exact, got {error!r}")
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         raise ValueError(f"approximate must be a number in (0, 1), got {error!r}")
-    points, values = _sampling.sampled_silhouette(z, labels, clusters, float(error), reduction != "none", generator)
+    points, values = _sampling.sampled_silhouette(z, labels, clusters, float(error), reduction != "none", resolve_generator(generator))
     if reduction == "none":
         return values.new_zeros(z.shape[0]).index_copy(0, points, values)
     mean = values.mean()
