@@ -134,12 +134,13 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
     """The value as an int; numpy's integers are taken too."""
-    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+    if not isinstance(value, (int, Tensor)) and hasattr(value, "__index__"):
+        value = operator.index(value)
+    if isinstance(value, bool) or not isinstance(value, int):
         _fail(TypeError, name, f"an int of at least {least}", describe(value))
-    count = value if isinstance(value, int) else operator.index(value)
-    if count < least:
-        _fail(ValueError, name, f"an int of at least {least}", count)
-    return count
+    if value < least:
+        _fail(ValueError, name, f"an int of at least {least}", value)
+    return value
 
 
 def _without_gaps(labels: Tensor, counts: Tensor) -> Tensor:

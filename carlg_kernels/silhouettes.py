@@ -203,13 +203,17 @@ def margin(z: Tensor, edge_index: Tensor, reduction: Reduction = "mean") -> Tens
     check_choice(reduction, "reduction", _REDUCTIONS)
     n = z.shape[0]
     edges = check_edges(edge_index, z)
-    keys = (edges[0] * n + edges[1])[edges[0] != edges[1]].unique()
+    keys = (edges[0] * n + edges[1]).sort().values
     edges = torch.stack((keys // n, keys % n))
+    # Masked and not taken out: the shapes stay known to torch.compile.
+    repeated = torch.zeros_like(keys, dtype=torch.bool)
+    repeated[1:] = keys[1:] == keys[:-1]
+    counted = ~repeated & (edges[0] != edges[1])
     degree = torch.zeros(n, dtype=torch.int64, device=z.device)
-    degree.scatter_add_(0, edges[0], torch.ones_like(edges[0]))
+    degree.scatter_add_(0, edges[0], counted.long())
     dtype = compute_dtype(z.dtype)
     near = torch.zeros(n, dtype=dtype, device=z.device)
-    near = near.index_add(0, edges[0], ops.edge_distances.edge_distances(z, edges))
+    near = near.index_add(0, edges[0], ops.edge_distances.edge_distances(z, edges) * counted)
     one_cluster = torch.zeros(n, dtype=torch.int64, device=z.device)
     every = ops.cluster_distances.cluster_distances(z, one_cluster, torch.ones_like(near), 1)
     rest = n - 1 - degree

@@ -7,27 +7,24 @@ import carlg_kernels as ck
 from carlg_kernels import ops
 from carlg_kernels.reference.common import block_sum
 from tests.helpers import clustered, value_and_gradients
+from tests.losses import LOSSES, setting
 
-CASES = {
-    "silhouette by labels": lambda x, y, m: ck.simplified_silhouette(x, labels=y),
-    "silhouette per point": lambda x, y, m: ck.simplified_silhouette(x, labels=y, reduction="none"),
-    "silhouette by centroids": lambda x, y, m: ck.simplified_silhouette(x, m),
-    "variance ratio": lambda x, y, m: ck.variance_ratio(x, y),
-    "variance ratio, unsquared": lambda x, y, m: ck.variance_ratio(x, y, distance="euclidean"),
-    "davies-bouldin": lambda x, y, m: ck.davies_bouldin(x, y),
-    "means": lambda x, y, m: ck.update_centroids(x, y, 40)[0].sum(),
-}
+PAIRS = ("silhouette", "silhouette_parts", "mean_silhouette", "margin")
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("shape", [(20_011, 40, 96), (777, 40, 8)], ids=["large", "small"])
-def test_threads(case, shape, threads):
-    z, labels = clustered(*shape)
-    centroids = z[:40].clone() + 0.1
+def shapes(loss):
+    """Losses that look at all pairs of points get fewer of them."""
+    large = (5_003, 40, 33) if loss.split(",")[0].split()[0] in PAIRS else (20_011, 40, 96)
+    return [pytest.param(loss, large, id=f"{loss}-large"), pytest.param(loss, (777, 40, 8), id=f"{loss}-small")]
+
+
+@pytest.mark.parametrize(("loss", "shape"), [case for loss in LOSSES for case in shapes(loss)])
+def test_threads(loss, shape, threads):
+    z, known = setting(*shape)
     results = []
     for count in (1, 2, 3, 1):
         threads(count)
-        results.append(value_and_gradients(lambda x: CASES[case](x, labels, centroids), z))
+        results.append(value_and_gradients(lambda x: LOSSES[loss](x, known), z))
     for value, (grad,) in results[1:]:
         assert torch.equal(value, results[0][0]) and torch.equal(grad, results[0][1][0])
 
