@@ -47,7 +47,7 @@ def silhouette(
     reduction : {"mean", "sum", "none"}
         "none" gives one value a point, 0 for outliers.
     num_clusters : int, optional
-        An upper bound of the labels. Saves reading them, which on a GPU means no synchronisation.
+        An upper bound of the labels. Saves reading them, which on a GPU means no synchronisation with metric "euclidean".
     approximate : float, optional
         Euclidean only, for clusterings too large for exact scores: sample distances so that the result errs by at most this much with a
         probability of at least 0.99 (each value for "none", the mean for "mean"; "sum" is the number of points times the mean). The
