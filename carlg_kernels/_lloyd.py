@@ -14,11 +14,12 @@ _CARRY_SAMPLE = 64
 
 
 class Run(NamedTuple):
-    """Where Lloyd's iterations ended."""
+    """Where the iterations ended; ``n_steps`` counts mini-batches."""
 
     centroids: Tensor
     n_iter: int
     converged: bool
+    n_steps: int = 0
 
 
 class Carried(NamedTuple):

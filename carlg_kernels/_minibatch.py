@@ -125,5 +125,5 @@ def iterate(
         inertia, shift = run.step(z[rows], None if weights is None else weights[rows])
         # The first inertia is that of the start.
         if step > 1 and stop.done(inertia / batch, shift):
-            return Run(run.centroids, math.ceil(step * batch / n), True)
-    return Run(run.centroids, math.ceil(steps * batch / n), False)
+            return Run(run.centroids, math.ceil(step * batch / n), True, step)
+    return Run(run.centroids, math.ceil(steps * batch / n), False, steps)

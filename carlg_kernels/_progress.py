@@ -6,17 +6,19 @@ so pending signals are handled there; whatever it raises stops the kernel and is
 
 import contextlib
 import ctypes
+import operator
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
 
-_state = threading.local()
+_INTERVAL = 0.1
 
 
-def _ticks() -> Generator[int, float, None]:
-    """Answers every fraction sent with 0 (go on) or 1 (stop).
+def _ticks(errors: list[BaseException]) -> Generator[int, float, None]:
+    """Answers every fraction sent with 0 (go on) or 1 (stop), and keeps the exception that stopped it.
 
     A generator and not a function: Python handles a pending signal as soon as the code is entered, and here that is inside the try.
     """
@@ -25,19 +27,35 @@ def _ticks() -> Generator[int, float, None]:
         try:
             fraction = yield answer
             answer = 0
-            report = getattr(_state, "report", None)
-            if report is not None:
-                report(fraction)
+            tell(fraction)
         except GeneratorExit:
             return
         except BaseException as error:
-            _state.error = error
+            errors.append(error)
             answer = 1
 
 
-_generator = _ticks()
-next(_generator)
-_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_double)(_generator.send)
+def _start(errors: list[BaseException]) -> Callable[[float], int]:
+    ticks = _ticks(errors)
+    next(ticks)
+    return ticks.send
+
+
+class _Thread(threading.local):
+    """What a thread reports to, and the ticks of the kernel that it is in.
+
+    Calling it calls the ticks, and no bytecode runs on the way in which a signal could be raised.
+    """
+
+    def __init__(self) -> None:
+        self.report: Callable[[float], Any] | None = None
+        self.send = _start([])
+
+    __call__ = property(operator.attrgetter("send"))
+
+
+_thread = _Thread()
+_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_double)(_thread)
 
 
 def install() -> None:
@@ -47,27 +65,54 @@ def install() -> None:
 
 
 def call(op: Callable[..., Any], *args: Any) -> Any:
-    """The operator's result. Where a callback stopped it, the exception that did so."""
+    """The operator's result. Where a callback raised, that exception."""
     if torch.compiler.is_compiling():
         return op(*args)
-    _state.error = None
+    errors: list[BaseException] = []
+    before, _thread.send = _thread.send, _start(errors)
     try:
-        return op(*args)
+        result = op(*args)
     except RuntimeError:
-        error, _state.error = _state.error, None
-        if error is not None:
-            raise error from None
-        raise
+        if not errors:
+            raise
+    finally:
+        _thread.send = before
+    if errors:
+        raise errors[0]
+    return result
+
+
+def tell(fraction: float) -> None:
+    """Reports the fraction to whoever listens on this thread. Kernels that the listener calls itself are not reported."""
+    report = _thread.report
+    if report is None:
+        return
+    _thread.report = None
+    try:
+        report(fraction)
+    finally:
+        _thread.report = report
+
+
+def paced(steps: list[int]) -> Iterator[int]:
+    """The steps one by one; the fraction done is reported about ten times a second."""
+    last = time.monotonic()
+    for done, step in enumerate(steps):
+        now = time.monotonic()
+        if now - last >= _INTERVAL:
+            last = now
+            tell(done / len(steps))
+        yield step
 
 
 @contextlib.contextmanager
 def reporting(report: Callable[[float], Any] | None) -> Iterator[None]:
     """Within this context kernels report to ``report``; at the end it hears 1.0."""
-    before = getattr(_state, "report", None)
-    _state.report = report if report is not None else before
+    before = _thread.report
+    _thread.report = report if report is not None else before
     try:
         yield
     finally:
-        _state.report = before
+        _thread.report = before
     if report is not None:
         report(1.0)

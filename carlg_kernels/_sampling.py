@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 from carlg_kernels import ops
+from carlg_kernels._init import draw_distinct, uniform
+from carlg_kernels._library import full_precision
+from carlg_kernels._progress import paced
 from carlg_kernels.reference.common import row_blocks
 from carlg_kernels.reference.silhouette import pair_distances
 
@@ -37,7 +40,7 @@ def _distances(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
     return torch.cdist(x - centre, y - centre, compute_mode="use_mm_for_euclid_dist")
 
 
-def _columns(x: Tensor, members: Tensor, mean: Tensor, size: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _columns(x: Tensor, members: Tensor, mean: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Sampled points of a cluster and what each counts for in the mean; all of them where the cluster is no larger than the sample."""
     n = members.shape[0]
     if n <= size:
@@ -47,16 +50,16 @@ def _columns(x: Tensor, members: Tensor, mean: Tensor, size: int, generator: tor
     share = (1 + share / share.mean().clamp(min=torch.finfo(torch.float64).tiny)) / 2
     # Inverse transform: torch.multinomial takes at most 2^24 categories.
     total = share.cumsum(0)
-    uniform = torch.rand(size, dtype=torch.float64, device=x.device, generator=generator) * total[-1]
-    drawn = torch.searchsorted(total, uniform).clamp(max=n - 1)
+    places = uniform(generator, size).to(x.device, total.dtype) * total[-1]
+    drawn = torch.searchsorted(total, places).clamp(max=n - 1)
     return x[members[drawn]], (1 / (size * share[drawn])).to(x.dtype) * (total[-1] / n).to(x.dtype)
 
 
 def sampled_silhouette(
-    z: Tensor, labels: Tensor, clusters: int, error: float, averaged: bool, generator: torch.Generator | None
+    z: Tensor, labels: Tensor, clusters: int, error: float, averaged: bool, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """(points, values): sampled points where only their mean is wanted (``averaged``), otherwise every scored point."""
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         x = z.detach().to(torch.float64 if z.dtype == torch.float64 else torch.float32)
         means, counts = ops.centroid_update.centroid_update(x, labels, None, clusters)
         points = (labels >= 0).nonzero().flatten()
@@ -65,8 +68,7 @@ def sampled_silhouette(
         if averaged:
             wanted, bound, failure = scored_rows(error / 2, FAILURE / 2), error / 2, FAILURE / 2
             if wanted < len(points):
-                order = torch.randperm(len(points), device=z.device, generator=generator)
-                points = points[order[:wanted]].sort().values
+                points = points[draw_distinct(len(points), wanted, None, generator, z.device)].sort().values
             events *= len(points)
         size = draws(bound, events, failure)
         own, other = x.new_zeros(len(points)), x.new_full((len(points),), math.inf)
@@ -83,7 +85,7 @@ def sampled_silhouette(
         for block in row_blocks(len(points), clusters):
             upper = pair_distances(x[points[block]], means[present]).square() + spread[present]
             least[block] = upper.masked_fill(mine[block, None] == present, math.inf).min(1).values.sqrt()
-        for j in present.tolist():
+        for j in paced(present.tolist()):
             members = order[int(ends[j]) : int(ends[j + 1])]
             near = torch.cat([(x[points[b]] - means[j]).square().sum(1).sqrt() for b in row_blocks(len(points), x.shape[1])])
             asking = ((near <= least * slack) | (mine == j)).nonzero().flatten()

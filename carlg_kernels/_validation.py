@@ -4,6 +4,7 @@ Shapes and dtypes are checked always. Values (label range, degenerate clustering
 no device synchronisation: on CPU tensors outside torch.compile, or anywhere with CK_VALIDATE=1.
 """
 
+import operator
 import os
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ from carlg_kernels._typing import compute_dtype
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_MAX_DIMENSION = 1 << 20
 
 
 def describe(value: Any) -> str:
@@ -100,6 +100,8 @@ def check_weights(weights: Any, z: Tensor, name: str = "weights") -> Tensor | No
         _fail(TypeError, name, f"floating point of shape ({n},)", weights)
     if weights.shape != (n,):
         _fail(ValueError, name, f"of shape ({n},)", weights)
+    if weights.device != z.device:
+        _fail(ValueError, name, f"on {z.device} like z", str(weights.device))
     if may_read_values(weights):
         low = float(weights.detach().min())
         if not low >= 0 or not bool(weights.isfinite().all()):
@@ -131,21 +133,31 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
+    """The value as an int; numpy's integers are taken too."""
+    if not isinstance(value, (int, Tensor)) and hasattr(value, "__index__"):
+        value = operator.index(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        _fail(TypeError, name, f"an int of at least {least}", value)
+        _fail(TypeError, name, f"an int of at least {least}", describe(value))
     if value < least:
         _fail(ValueError, name, f"an int of at least {least}", value)
     return value
 
 
+def _without_gaps(labels: Tensor, counts: Tensor) -> Tensor:
+    """Labels renumbered in order, from the sizes of all clusters up to the largest label; outliers stay -1."""
+    numbers = torch.nn.functional.pad((counts > 0).cumsum(0) - 1, (1, 0), value=-1)
+    return numbers[labels + 1]
+
+
 def resolve_clusters(labels: Tensor, num_clusters: int | None, *, clustered: bool = True, name: str = "labels") -> tuple[Tensor, int]:
     """Labels and the number of clusters, 0 where it is unknown inside torch.compile.
 
-    Labels whose largest value is far above the number of points are renumbered, in order, so that no memory is spent on gaps.
+    Labels whose largest value is far above the number of clusters are renumbered, in order, so that nothing is spent on gaps; a given
+    ``num_clusters`` is the number of clusters as it is.
     ``clustered`` asks for 2 <= (non-empty clusters) < (scored points), as every index here does.
     """
     if num_clusters is not None:
-        check_count(num_clusters, "num_clusters")
+        num_clusters = check_count(num_clusters, "num_clusters")
     if not may_read_values(labels):
         if torch.compiler.is_compiling():
             return labels, num_clusters or 0
@@ -156,19 +168,23 @@ def resolve_clusters(labels: Tensor, num_clusters: int | None, *, clustered: boo
     if num_clusters is not None and high >= num_clusters:
         _fail(ValueError, name, f"below {num_clusters} (the number of clusters)", f"a maximum of {high}")
     if num_clusters is None and high >= 2 * labels.shape[0] + 1024:
+        # Too large to count by value.
         keep = labels >= 0
         renumbered = torch.full_like(labels, -1)
         renumbered[keep] = labels[keep].unique(return_inverse=True)[1]
         labels, high = renumbered, int(renumbered.max())
     total = num_clusters if num_clusters is not None else max(high + 1, 1)
-    if clustered:
-        counts = torch.bincount(labels + 1, minlength=total + 1)[1:]
-        present, scored = int(torch.count_nonzero(counts)), int(counts.sum())
-        if not 2 <= present < scored:
-            _fail(
-                ValueError,
-                name,
-                "a clustering with at least 2 clusters and fewer clusters than scored points",
-                f"{present} clusters of {scored} points",
-            )
+    if num_clusters is not None and not clustered:
+        return labels, total
+    counts = torch.bincount(labels + 1, minlength=total + 1)[1:]
+    present, scored = int(torch.count_nonzero(counts)), int(counts.sum())
+    if clustered and not 2 <= present < scored:
+        _fail(
+            ValueError,
+            name,
+            "a clustering with at least 2 clusters and fewer clusters than scored points",
+            f"{present} clusters of {scored} points",
+        )
+    if num_clusters is None and total > 2 * present + 64:
+        return _without_gaps(labels, counts), present
     return labels, total

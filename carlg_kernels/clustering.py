@@ -14,6 +14,7 @@ from carlg_kernels._validation import (
     check_centroids,
     check_choice,
     check_count,
+    check_edges,
     check_finite,
     check_points,
     check_weights,
@@ -36,7 +37,7 @@ def resolve_generator(generator: torch.Generator | None) -> torch.Generator:
 
 
 def _check_clusters(num_clusters: int, n: int) -> int:
-    check_count(num_clusters, "num_clusters")
+    num_clusters = check_count(num_clusters, "num_clusters")
     if num_clusters > n:
         raise ValueError(f"num_clusters must be at most the number of points {n}, got {num_clusters}")
     return num_clusters
@@ -121,13 +122,15 @@ def kmeans(
     z = check_points(z).detach()
     check_finite(z)
     c = _check_clusters(num_clusters, z.shape[0])
-    check_count(n_init, "n_init")
-    check_count(max_iter, "max_iter")
+    n_init = check_count(n_init, "n_init")
+    max_iter = check_count(max_iter, "max_iter")
     tolerance = _check_tol(tol)
     check_choice(empty, "empty", ("farthest", "keep", "random", "error"))
     weights = check_weights(weights, z)
-    if weights is not None and not fixed_sum(weights) > 0:
-        raise ValueError("weights must have a positive sum, got only zeros")
+    if weights is not None:
+        weights = weights.detach()
+        if not fixed_sum(weights) > 0:
+            raise ValueError("weights must have a positive sum, got only zeros")
     if batch_size is not None:
         batch_size = min(check_count(batch_size, "batch_size"), z.shape[0])
     generator = resolve_generator(generator)
@@ -143,7 +146,7 @@ def kmeans(
             return _lloyd.iterate(z, start, weights, max_iter, tolerance, empty, spherical, generator, carried)
         return _minibatch.iterate(z, start, weights, batch_size, max_iter, tolerance, spherical, generator)
 
-    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)
+    return best_of(z, c, init, n_init, weights, batch_size, generator, iterate)[0]
 
 
 def _check_carried(init: str | Tensor | KMeansResult, points: Tensor | None, z: Tensor) -> _lloyd.Carried | None:
@@ -186,16 +189,17 @@ def best_of(
     batch_size: int | None,
     generator: torch.Generator,
     iterate: Callable[[Tensor], Run],
-) -> KMeansResult:
-    """The result of least inertia over ``n_init`` starts; a given start runs once."""
-    best: KMeansResult | None = None
+) -> tuple[KMeansResult, Run]:
+    """The result of least inertia over ``n_init`` starts, and the run that led to it; a given start runs once."""
+    best: tuple[KMeansResult, Run] | None = None
     for _ in range(1 if isinstance(init, Tensor) else n_init):
         start = init
         if not isinstance(start, Tensor):
             start = _starting_centroids(z, c, start, weights, batch_size, generator)
-        result = _labelled(z, iterate(start), weights)
-        if best is None or result.inertia < best.inertia:
-            best = result
+        run = iterate(start)
+        result = _labelled(z, run, weights)
+        if best is None or result.inertia < best[0].inertia:
+            best = result, run
     assert best is not None
     return best
 
@@ -287,7 +291,7 @@ def kmedoids(
     if precomputed and data.device.type == "cpu" and float(data.min()) < 0:
         raise ValueError(f"distances_or_z must not be negative, got {float(data.min())}")
     c = _check_clusters(num_clusters, n)
-    check_count(max_iter, "max_iter")
+    max_iter = check_count(max_iter, "max_iter")
     generator = resolve_generator(generator)
     if isinstance(init, Tensor):
         medoids = _check_medoids(init, c, n).to(data.device)
@@ -356,12 +360,7 @@ def graph_distance(z: Tensor, edge_index: Tensor, mix: float = 0.5) -> Tensor:
     check_finite(z)
     if isinstance(mix, bool) or not isinstance(mix, (int, float)) or not 0 <= mix <= 1:
         raise ValueError(f"mix must be a number in [0, 1], got {describe(mix)}")
-    shaped = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
-    if not shaped or edge_index.dtype not in INTEGERS:
-        raise ValueError(f"edge_index must be int64 of shape (2, e), got {describe(edge_index)}")
-    edges, n = edge_index.long(), z.shape[0]
-    if edges.numel() and (int(edges.min()) < 0 or int(edges.max()) >= n):
-        raise ValueError(f"edge_index must hold row numbers of z in [0, {n}), got {int(edges.min())} to {int(edges.max())}")
-    hops = ops.hop_distance.hop_distance(edges, n)
+    edges = check_edges(edge_index, z)
+    hops = ops.hop_distance.hop_distance(edges, z.shape[0])
     hops = torch.where(hops < 0, hops.max(), hops)
     return _pairwise_distances(z).mul_(mix).add_(hops, alpha=1 - mix)

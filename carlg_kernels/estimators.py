@@ -14,7 +14,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from carlg_kernels import _minibatch, ops
@@ -53,26 +53,29 @@ class _Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _points(self, X: Array, *, reset: bool) -> Tensor:
         """X as a tensor; a torch tensor stays on its device."""
         if isinstance(X, Tensor) and X.dim() == 2 and X.is_floating_point() and X.device.type != "cpu":
-            if reset:
-                self.n_features_in_ = X.shape[1]
+            _check_n_features(self, X, reset=reset)
             return X.detach()
         if isinstance(X, Tensor):
             X = X.detach().to(compute_dtype(X.dtype)).numpy()
         X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], order="C", accept_large_sparse=False)
         return _as_tensor(X)
 
-    def _check_samples(self, n: int) -> None:
-        if n < self.n_clusters:
-            raise ValueError(f"n_samples={n} should be >= n_clusters={self.n_clusters}.")
+    def _clusters(self, n: int) -> int:
+        """The number of clusters, checked against that of samples."""
+        clusters = check_count(self.n_clusters, "n_clusters")
+        if n < clusters:
+            raise ValueError(f"n_samples={n} should be >= n_clusters={clusters}.")
+        return clusters
 
     def _init(self, z: Tensor) -> str | Tensor:
         if isinstance(self.init, str):
             return self.init
         given = self.init if isinstance(self.init, Tensor) else torch.as_tensor(np.asarray(self.init))
-        return given.to(z)
+        return given.to(z.device, compute_dtype(z.dtype))
 
     def _centers(self, z: Tensor) -> Tensor:
-        return torch.as_tensor(self.cluster_centers_).to(z)
+        """The centres where ``z`` is, in the dtype that it is computed in."""
+        return torch.as_tensor(self.cluster_centers_).to(z.device, compute_dtype(z.dtype))
 
     @property
     def _n_features_out(self) -> int:
@@ -88,18 +91,26 @@ class _Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """Distances of every row to every centre, shape (n_samples, n_clusters)."""
         check_is_fitted(self)
         z = self._points(X, reset=False)
-        exact = "donot_use_mm_for_euclid_dist"
-        return torch.cdist(z, self._centers(z), compute_mode=exact).cpu().numpy()
+        centers = self._centers(z)
+        return torch.cdist(z.to(centers.dtype), centers, compute_mode="donot_use_mm_for_euclid_dist").cpu().numpy()
 
 
 class _Means(_Clusterer):
     """What the estimators with sample weights share."""
 
+    _automatic_starts: int
+
+    def _starts(self) -> int:
+        """``n_init``; "auto" is one start that is spread or given, and several random ones, as in scikit-learn."""
+        if isinstance(self.n_init, str) and self.n_init == "auto":
+            return self._automatic_starts if isinstance(self.init, str) and self.init == "random" else 1
+        return check_count(self.n_init, "n_init")
+
     def _weights(self, sample_weight: Array, X: Array, z: Tensor) -> Tensor | None:
         if sample_weight is None:
             return None
         if isinstance(sample_weight, Tensor):
-            return sample_weight.to(z)
+            return sample_weight.detach().to(z.device, compute_dtype(z.dtype))
         dtype = np.float64 if z.dtype == torch.float64 else np.float32
         weights = _check_sample_weight(sample_weight, X, dtype=dtype, ensure_non_negative=True)
         return _as_tensor(weights).to(z.device)
@@ -132,7 +143,9 @@ class KMeans(_Means):
     ----------
     n_clusters : int, default=8
     init : {"k-means++", "k-means||", "random"} or array of shape (n_clusters, n_features)
-    n_init, max_iter, tol, empty, spherical : as in :func:`carlg_kernels.kmeans`
+    n_init : int or "auto", default=1
+        "auto" is 10 with random starts, otherwise 1.
+    max_iter, tol, empty, spherical : as in :func:`carlg_kernels.kmeans`
     random_state : int, RandomState or None
         None draws a seed from the operating system.
 
@@ -147,12 +160,14 @@ class KMeans(_Means):
     1.0
     """
 
+    _automatic_starts = 10
+
     def __init__(
         self,
         n_clusters: int = 8,
         *,
         init: str | Array = "k-means++",
-        n_init: int = 1,
+        n_init: int | str = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
         empty: str = "farthest",
@@ -170,12 +185,11 @@ class KMeans(_Means):
 
     def fit(self, X: Array, y: Any = None, sample_weight: Array = None) -> Self:
         z = self._points(X, reset=True)
-        self._check_samples(z.shape[0])
         result = kmeans(
             z,
-            self.n_clusters,
+            self._clusters(z.shape[0]),
             init=self._init(z),
-            n_init=self.n_init,
+            n_init=self._starts(),
             max_iter=self.max_iter,
             tol=self.tol,
             weights=self._weights(sample_weight, X, z),
@@ -193,7 +207,7 @@ class MiniBatchKMeans(_Means):
     Parameters
     ----------
     n_clusters : int, default=8
-    init, n_init : as in :class:`KMeans`
+    init, n_init : as in :class:`KMeans`, with 3 random starts for "auto"
     batch_size : int, default=1024
     max_iter : int
         Passes over as many random points as the data has.
@@ -210,12 +224,14 @@ class MiniBatchKMeans(_Means):
     cluster_centers_, labels_, inertia_, n_iter_, n_steps_, n_features_in_, feature_names_in_
     """
 
+    _automatic_starts = 3
+
     def __init__(
         self,
         n_clusters: int = 8,
         *,
         init: str | Array = "k-means++",
-        n_init: int = 1,
+        n_init: int | str = 1,
         batch_size: int = 1024,
         max_iter: int = 100,
         tol: float = 0.0,
@@ -236,7 +252,7 @@ class MiniBatchKMeans(_Means):
     def fit(self, X: Array, y: Any = None, sample_weight: Array = None) -> Self:
         z = self._points(X, reset=True)
         n = z.shape[0]
-        self._check_samples(n)
+        clusters = self._clusters(n)
         batch = min(check_count(self.batch_size, "batch_size"), n)
         generator = _new_generator(self.random_state)
         weights = self._weights(sample_weight, X, z)
@@ -256,10 +272,10 @@ class MiniBatchKMeans(_Means):
                 starved_share=self.reassignment_ratio,
             )
 
-        init = check_init(self._init(z), z, self.n_clusters)
-        result = best_of(z, self.n_clusters, init, self.n_init, weights, batch, generator, iterate)
+        init = check_init(self._init(z), z, clusters)
+        result, run = best_of(z, clusters, init, self._starts(), weights, batch, generator, iterate)
         self._take(result)
-        self.n_steps_ = max(1, self.n_iter_ * n // batch)
+        self.n_steps_ = run.n_steps
         return self
 
     def partial_fit(self, X: Array, y: Any = None, sample_weight: Array = None) -> Self:
@@ -276,10 +292,10 @@ class MiniBatchKMeans(_Means):
             self.n_steps_ = 0
         generator = _new_generator(self._seeds)
         if first:
-            self._check_samples(z.shape[0])
-            start = check_init(self._init(z), z, self.n_clusters)
+            clusters = self._clusters(z.shape[0])
+            start = check_init(self._init(z), z, clusters)
             if not isinstance(start, Tensor):
-                start = z[initial_rows(z, self.n_clusters, start, weights, generator)]
+                start = z[initial_rows(z, clusters, start, weights, generator)].to(compute_dtype(z.dtype))
             self.cluster_centers_ = start.cpu().numpy()
         run = _minibatch.MiniBatch(self._centers(z), generator, starved_share=self.reassignment_ratio)
         run.given += torch.from_numpy(self._given)
@@ -336,11 +352,10 @@ class KMedoids(_Clusterer):
 
     def fit(self, X: Array, y: Any = None) -> Self:
         z = self._points(X, reset=True)
-        self._check_samples(z.shape[0])
         init = self.init if isinstance(self.init, str) else torch.as_tensor(np.asarray(self.init))
         result = kmedoids(
             z,
-            self.n_clusters,
+            self._clusters(z.shape[0]),
             init=init,
             max_iter=self.max_iter,
             metric=self.metric,
@@ -348,7 +363,7 @@ class KMedoids(_Clusterer):
         )
         self.medoid_indices_ = result.medoids.cpu().numpy()
         pairwise = self.metric == "precomputed"
-        self.cluster_centers_ = None if pairwise else z[result.medoids].cpu().numpy()
+        self.cluster_centers_ = None if pairwise else z[result.medoids].to(compute_dtype(z.dtype)).cpu().numpy()
         self.labels_ = result.labels.cpu().numpy()
         self.inertia_ = float(result.inertia)
         self.n_iter_ = result.n_iter

@@ -94,7 +94,7 @@ def update_centroids(
             [10.]]), tensor([2, 0, 1]))
     """
     check_points(z)
-    check_count(num_clusters, "num_clusters")
+    num_clusters = check_count(num_clusters, "num_clusters")
     labels, _ = resolve_clusters(check_labels(labels, z), num_clusters, clustered=False)
     weights = check_weights(weights, z)
     check_choice(empty, "empty", ("keep", "zero", "error"))

@@ -16,6 +16,8 @@ def as_points(X: Any, name: str = "X") -> Tensor:
     tensor = X.detach() if isinstance(X, Tensor) else torch.as_tensor(_array(X))
     if tensor.dim() != 2:
         raise ValueError(f"{name} must be of shape (n_samples, n_features), got {tuple(tensor.shape)}")
+    if 0 in tensor.shape:
+        raise ValueError(f"{name} must have at least one sample and one feature, got shape {tuple(tensor.shape)}")
     if tensor.dtype not in FLOATS:
         tensor = tensor.to(torch.float64)
     if not bool(torch.isfinite(tensor).all()):
@@ -187,6 +189,10 @@ def _within_is_zero(z: Tensor, codes: Tensor) -> bool:
 
 def davies_bouldin_score(X: Any, labels: Any) -> float:
     """Davies-Bouldin index, lower is better.
+
+    The index does not depend on the scale of X. scikit-learn returns 0 where all centroid distances, or all spreads, are below 1e-8
+    (``numpy.allclose``), so it gives 0 for data of that scale, say in units of 1e-9, where the index of the same data in other units is
+    returned here.
 
     Examples
     --------

@@ -17,6 +17,8 @@ from carlg_kernels._validation import (
     check_points,
     resolve_clusters,
 )
+from carlg_kernels.clustering import resolve_generator
+from carlg_kernels.reference.common import block_sum
 
 _METRICS = ("euclidean", "sqeuclidean", "cosine")
 _REDUCTIONS = ("mean", "sum", "none")
@@ -45,13 +47,14 @@ def silhouette(
     reduction : {"mean", "sum", "none"}
         "none" gives one value a point, 0 for outliers.
     num_clusters : int, optional
-        An upper bound of the labels. Saves reading them, which on a GPU means no synchronisation.
+        An upper bound of the labels. Saves reading them, which on a GPU means no synchronisation with metric "euclidean".
     approximate : float, optional
         Euclidean only, for clusterings too large for exact scores: sample distances so that the result errs by at most this much with a
         probability of at least 0.99 (each value for "none", the mean for "mean"; "sum" is the number of points times the mean). The
         cost grows with 1 / approximate^2; clusters smaller than the sample are computed exactly. Not differentiable.
     generator : torch.Generator, optional
-        Random numbers for ``approximate``.
+        Random numbers for ``approximate``; the global ones are never touched. None is a new generator with a fixed seed: the same call
+        gives the same result.
     progress : callable, optional
         Called about ten times a second with the fraction done, and with 1.0 at the end. CPU kernels can be interrupted (Ctrl-C) with
         or without it, in forward and backward.
@@ -79,7 +82,8 @@ def silhouette(
     check_choice(reduction, "reduction", _REDUCTIONS)
     labels, clusters = _checked(z, labels, num_clusters)
     if approximate is not None:
-        return _approximate(z, labels, clusters, metric, reduction, approximate, generator)
+        with reporting(progress):
+            return _approximate(z, labels, clusters, metric, reduction, approximate, generator)
     if progress is None:
         own, other, _ = _parts(z, labels, metric, clusters)
     else:
@@ -163,7 +167,7 @@ def mean_silhouette(
     share = torch.where(keep, 1 / size.clamp(min=1).to(dtype), 0)
     # sum_v D_uv / n_{y_v}: every cluster's mean distance, the own one included; the shares add up to the number of clusters.
     every = ops.cluster_distances.cluster_distances(z, torch.where(keep, 0, -1), share, 1)
-    others = (share.sum() - 1).clamp(min=1)
+    others = (block_sum(share) - 1).clamp(min=1)
     value = own / (size - 1).clamp(min=1) - (every - own / size.clamp(min=1)) / others
     return _reduce(value.masked_fill(~keep, 0), keep, reduction)
 
@@ -199,13 +203,17 @@ def margin(z: Tensor, edge_index: Tensor, reduction: Reduction = "mean") -> Tens
     check_choice(reduction, "reduction", _REDUCTIONS)
     n = z.shape[0]
     edges = check_edges(edge_index, z)
-    keys = (edges[0] * n + edges[1])[edges[0] != edges[1]].unique()
+    keys = (edges[0] * n + edges[1]).sort().values
     edges = torch.stack((keys // n, keys % n))
+    # Masked and not taken out: the shapes stay known to torch.compile.
+    repeated = torch.zeros_like(keys, dtype=torch.bool)
+    repeated[1:] = keys[1:] == keys[:-1]
+    counted = ~repeated & (edges[0] != edges[1])
     degree = torch.zeros(n, dtype=torch.int64, device=z.device)
-    degree.scatter_add_(0, edges[0], torch.ones_like(edges[0]))
+    degree.scatter_add_(0, edges[0], counted.long())
     dtype = compute_dtype(z.dtype)
     near = torch.zeros(n, dtype=dtype, device=z.device)
-    near = near.index_add(0, edges[0], ops.edge_distances.edge_distances(z, edges))
+    near = near.index_add(0, edges[0], ops.edge_distances.edge_distances(z, edges) * counted)
     one_cluster = torch.zeros(n, dtype=torch.int64, device=z.device)
     every = ops.cluster_distances.cluster_distances(z, one_cluster, torch.ones_like(near), 1)
     rest = n - 1 - degree
@@ -227,7 +235,7 @@ def _approximate(
         raise ValueError(f"approximate must be None with metric {metric!r}, whose closed form is exact, got {error!r}")
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         raise ValueError(f"approximate must be a number in (0, 1), got {error!r}")
-    points, values = _sampling.sampled_silhouette(z, labels, clusters, float(error), reduction != "none", generator)
+    points, values = _sampling.sampled_silhouette(z, labels, clusters, float(error), reduction != "none", resolve_generator(generator))
     if reduction == "none":
         return values.new_zeros(z.shape[0]).index_copy(0, points, values)
     mean = values.mean()
@@ -271,5 +279,5 @@ def _cluster_sizes(labels: Tensor, clusters: int) -> Tensor:
 def _reduce(value: Tensor, scored: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return value
-    total = value.sum()
+    total = block_sum(value)
     return total if reduction == "sum" else total / scored.sum().clamp(min=1)

@@ -1,9 +1,11 @@
 """Bad input: every message names the argument, what was expected and what came."""
 
+import numpy as np
 import pytest
 import torch
 
 import carlg_kernels as ck
+from carlg_kernels._validation import resolve_clusters
 
 Z = torch.randn(50, 4)
 Y = torch.arange(50) % 3
@@ -63,6 +65,25 @@ BAD = {
         ValueError,
         r"weights must be of shape \(50,\), got float32 \(3,\)",
     ),
+    "weights elsewhere": (
+        lambda: ck.update_centroids(Z, Y, 3, weights=torch.ones(50, device="meta")),
+        ValueError,
+        "weights must be on cpu like z, got meta",
+    ),
+    "weights of kmeans elsewhere": (
+        lambda: ck.kmeans(Z, 3, weights=torch.ones(50, device="meta")),
+        ValueError,
+        "weights must be on cpu like z, got meta",
+    ),
+    "num_clusters as a bool": (lambda: ck.kmeans(Z, True), TypeError, "num_clusters must be an int of at least 1, got True"),
+    "num_clusters as a numpy bool": (lambda: ck.kmeans(Z, np.bool_(True)), TypeError, "num_clusters must be an int of at least 1, got"),
+    "num_clusters as a tensor": (lambda: ck.kmeans(Z, torch.tensor(3)), TypeError, "num_clusters must be an int of at least 1, got int64"),
+    "no samples to score": (
+        lambda: ck.metrics.silhouette_score(Z[:0], Y[:0]),
+        ValueError,
+        r"X must have at least one sample and one feature, got shape \(0, 4\)",
+    ),
+    "no features to score": (lambda: ck.metrics.davies_bouldin_score(Z[:, :0], Y), ValueError, "X must have at least one sample"),
     "previous of another shape": (
         lambda: ck.update_centroids(Z, Y, 3, previous=M[:2]),
         ValueError,
@@ -95,6 +116,28 @@ def test_labels_with_huge_gaps_cost_no_memory():
     sparse_labels = Y * 10**12
     assert torch.equal(ck.simplified_silhouette(Z, labels=sparse_labels), ck.simplified_silhouette(Z, labels=Y))
     assert torch.equal(ck.variance_ratio(Z, sparse_labels), ck.variance_ratio(Z, Y))
+
+
+@pytest.mark.parametrize("gap", [16, 33, 60, 10**6], ids=lambda gap: f"gap{gap}")
+def test_gaps_in_labels_cost_nothing_and_change_nothing(gap):
+    labels = Y.clone()
+    labels[7] = -1
+    wide = torch.where(labels >= 0, labels * gap, -1)
+    assert resolve_clusters(wide, None)[1] <= 2 * 3 + 64
+    for metric in ("euclidean", "sqeuclidean", "cosine"):
+        assert torch.equal(ck.silhouette(Z, wide, metric, reduction="none"), ck.silhouette(Z, labels, metric, reduction="none"))
+    for index in (ck.mean_silhouette, ck.variance_ratio, ck.davies_bouldin):
+        assert torch.equal(index(Z, wide), index(Z, labels))
+    assert torch.equal(ck.simplified_silhouette(Z, labels=wide), ck.simplified_silhouette(Z, labels=labels))
+    nearest = ck.silhouette_parts(Z, labels).nearest
+    assert torch.equal(ck.silhouette_parts(Z, wide).nearest, torch.where(nearest >= 0, nearest * gap, -1))
+
+
+def test_given_numbers_of_clusters_are_kept():
+    wide = Y * 1000
+    resolved, clusters = resolve_clusters(wide, 5000)
+    assert clusters == 5000 and resolved is wide
+    assert ck.silhouette(Z, wide, num_clusters=5000).item() == pytest.approx(ck.silhouette(Z, Y).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])

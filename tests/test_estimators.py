@@ -9,11 +9,13 @@ import pytest
 import sklearn.cluster
 import torch
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import carlg_kernels as ck
+from carlg_kernels import _minibatch, clustering
 from tests.helpers import clustered
 
 ESTIMATORS = (ck.KMeans(), ck.MiniBatchKMeans(), ck.KMedoids())
@@ -123,3 +125,60 @@ else:
 assert not hasattr(ck, "NoSuchName")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_grids_over_numpy_integers():
+    X = data().numpy()
+    for estimator in ESTIMATORS:
+        grid = GridSearchCV(clone(estimator).set_params(random_state=0), {"n_clusters": np.arange(2, 5)}, cv=2).fit(X)
+        assert grid.best_params_["n_clusters"] == 4
+        with pytest.raises(TypeError, match="n_clusters must be an int of at least 1, got True"):
+            clone(estimator).set_params(n_clusters=True).fit(X)
+
+
+@pytest.mark.parametrize("estimator", [ck.KMeans, ck.MiniBatchKMeans])
+def test_automatic_number_of_starts(estimator, monkeypatch):
+    theirs = {ck.KMeans: sklearn.cluster.KMeans(), ck.MiniBatchKMeans: sklearn.cluster.MiniBatchKMeans()}[estimator]
+    X = data().numpy()
+    starts = []
+    labelled = clustering._labelled
+    monkeypatch.setattr(clustering, "_labelled", lambda *args: starts.append(1) or labelled(*args))
+    for init in ("k-means++", "random", X[:4]):
+        theirs.set_params(n_clusters=4, init=init, n_init="auto")
+        starts.clear()
+        estimator(4, init=init, n_init="auto", random_state=0).fit(X)
+        assert len(starts) == theirs.fit(X)._n_init
+    with pytest.raises(TypeError, match="n_init must be an int of at least 1, got 'many'"):
+        estimator(4, n_init="many").fit(X)
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_steps_are_counted(patience, monkeypatch):
+    steps = []
+    step = _minibatch.MiniBatch.step
+    monkeypatch.setattr(_minibatch.MiniBatch, "step", lambda *args: steps.append(1) or step(*args))
+    model = ck.MiniBatchKMeans(4, batch_size=150, max_iter=7, max_no_improvement=patience, random_state=0).fit(data())
+    assert model.n_steps_ == len(steps) and model.n_iter_ == -(-len(steps) * 150 // 500)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_other_numbers_of_features_are_refused(estimator, device):
+    model = clone(estimator).set_params(n_clusters=3).fit(data())
+    for call in (model.predict, model.transform, model.score):
+        with pytest.raises(ValueError, match=f"X has 5 features, but {type(estimator).__name__} is expecting 9 features as input"):
+            call(torch.zeros(8, 5, device=device))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_half_precision_points_leave_the_centres_alone(estimator, monkeypatch):
+    z = data()
+    model = clone(estimator).set_params(n_clusters=3, random_state=0).fit(z)
+    want = model.transform(z.half().float())
+    # As on a GPU, where half precision points stay what they are.
+    monkeypatch.setattr(type(model), "_points", lambda self, X, reset: X)
+    assert np.array_equal(model.transform(z.half()), want)
+    assert np.array_equal(model.predict(z.half()), want.argmin(1))
+    assert clone(model).fit(z.bfloat16()).cluster_centers_.dtype == np.float32
+    if isinstance(model, ck.MiniBatchKMeans):
+        assert clone(model).partial_fit(z.bfloat16()).cluster_centers_.dtype == np.float32

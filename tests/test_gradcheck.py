@@ -9,11 +9,28 @@ from torch.autograd import gradcheck
 
 import carlg_kernels as ck
 
+# A self-loop, a repeated edge and points without neighbours among them.
+EDGES = torch.tensor([[0, 0, 1, 2, 5, 5, 9], [1, 2, 1, 7, 9, 9, 21]])
+
+
+def result(z, centroids):
+    near = ck.assign(z, centroids)
+    return ck.KMeansResult(near.labels, centroids.detach(), near.distances.square().sum(), 1, True, *near[1:])
+
+
 CASES = {
     "silhouette by labels": lambda z, m, w, y: (lambda x: ck.simplified_silhouette(x, labels=y), (z,)),
     "silhouette per point": lambda z, m, w, y: (lambda x: ck.simplified_silhouette(x, labels=y, reduction="none"), (z,)),
     "silhouette by centroids": lambda z, m, w, y: (lambda x, c: ck.simplified_silhouette(x, c, reduction="sum"), (z, m)),
     "silhouette by both": lambda z, m, w, y: (lambda x, c: ck.simplified_silhouette(x, c, y, reduction="none"), (z, m)),
+    "silhouette of a result": lambda z, m, w, y: (lambda x: ck.simplified_silhouette(x, result(z, m), reduction="none"), (z,)),
+    "exact silhouette": lambda z, m, w, y: (lambda x: ck.silhouette(x, y), (z,)),
+    "exact silhouette per point": lambda z, m, w, y: (lambda x: ck.silhouette(x, y, reduction="none"), (z,)),
+    "exact silhouette, squared": lambda z, m, w, y: (lambda x: ck.silhouette(x, y, "sqeuclidean", "none"), (z,)),
+    "exact silhouette, cosine": lambda z, m, w, y: (lambda x: ck.silhouette(x, y, "cosine", "none"), (z,)),
+    "silhouette parts": lambda z, m, w, y: (lambda x: ck.silhouette_parts(x, y)[:2], (z,)),
+    "mean silhouette": lambda z, m, w, y: (lambda x: ck.mean_silhouette(x, y, reduction="none"), (z,)),
+    "margin": lambda z, m, w, y: (lambda x: ck.margin(x, EDGES, reduction="none"), (z,)),
     "variance ratio": lambda z, m, w, y: (lambda x: ck.variance_ratio(x, y), (z,)),
     "variance ratio, unsquared": lambda z, m, w, y: (lambda x: ck.variance_ratio(x, y, distance="euclidean"), (z,)),
     "variance ratio by centroids": lambda z, m, w, y: (lambda x, c: ck.variance_ratio(x, y, c), (z, m)),

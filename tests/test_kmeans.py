@@ -124,6 +124,13 @@ def test_weights_move_the_start():
         assert float(result.inertia) == 0
 
 
+def test_weights_that_want_a_gradient_are_taken_as_numbers():
+    z, weights = torch.randn(60, 3), torch.rand(60)
+    want = ck.kmeans(z, 4, weights=weights)
+    got = ck.kmeans(z, 4, weights=weights.requires_grad_())
+    assert torch.equal(want.centroids, got.centroids) and not got.centroids.requires_grad
+
+
 def test_seeds_fix_the_bits_for_any_number_of_threads(threads):
     z = blobs(20_011, 40, 48)
     for options in ({}, {"init": "k-means||"}, {"init": "random", "n_init": 3}, {"batch_size": 512}):

@@ -166,8 +166,12 @@ BAD = {
     "medoids beyond n": (lambda: ck.kmedoids(Z, 3, init=torch.tensor([1, 2, 30])), r"init must hold distinct row numbers in \[0, 30\)"),
     "medoids of another size": (lambda: ck.kmedoids(Z, 3, init=torch.tensor([1, 2])), r"init must be int64 row numbers of shape \(3,\)"),
     "mix above one": (lambda: ck.graph_distance(Z, torch.zeros(2, 1).long(), 1.5), r"mix must be a number in \[0, 1\], got 1.5"),
-    "edges beyond n": (lambda: ck.graph_distance(Z, torch.tensor([[0], [30]])), "edge_index must hold row numbers of z"),
-    "edges of three rows": (lambda: ck.graph_distance(Z, torch.zeros(3, 4).long()), r"edge_index must be int64 of shape \(2, e\)"),
+    "edges beyond n": (
+        lambda: ck.graph_distance(Z, torch.tensor([[0], [30]])),
+        r"edge_index must be in \[0, 30\), the rows of z, got an index 30",
+    ),
+    "edges of three rows": (lambda: ck.graph_distance(Z, torch.zeros(3, 4).long()), r"edge_index must be of shape \(2, edges\)"),
+    "edges elsewhere": (lambda: ck.graph_distance(Z, torch.zeros(2, 1).long().to("meta")), "edge_index must be on cpu like z, got meta"),
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import carlg_kernels as ck
-from carlg_kernels import _sampling
+from carlg_kernels import _progress, _sampling
 
 
 def _data(kind: str):
@@ -62,6 +62,39 @@ def test_small_clusters_are_exact():
     exact = ck.silhouette(z[:500], labels[:500], reduction="none")
     got = ck.silhouette(z[:500], labels[:500], reduction="none", approximate=0.05)
     assert (got - exact).abs().max() < 1e-5
+
+
+def test_the_same_call_gives_the_same_result_and_leaves_the_global_generator_alone():
+    z, labels = _data("blobs")
+    before = torch.get_rng_state()
+    calls = [ck.silhouette(z, labels, reduction="none", approximate=0.6) for _ in range(2)]
+    assert torch.equal(*calls) and torch.equal(torch.get_rng_state(), before)
+    mean = ck.silhouette(z, labels, approximate=0.2)
+    assert torch.equal(mean, ck.silhouette(z, labels, approximate=0.2)) and torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(TypeError, match="generator must be a torch.Generator or None, got 7"):
+        ck.silhouette(z, labels, approximate=0.2, generator=7)
+
+
+def test_progress(monkeypatch):
+    z, labels = _data("blobs")
+    monkeypatch.setattr(_progress, "_INTERVAL", 0)
+    seen = []
+    ck.silhouette(z, labels, approximate=0.5, progress=seen.append)
+    assert seen == [0, 1 / 3, 2 / 3, 1]
+
+    def stop(fraction):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        ck.silhouette(z, labels, approximate=0.5, progress=stop)
+
+
+def test_random_numbers_are_drawn_where_the_generator_is(monkeypatch):
+    z, labels = _data("blobs")
+    drawn = []
+    monkeypatch.setattr(_sampling, "uniform", lambda g, *shape: drawn.append(g.device.type) or torch.rand(shape, generator=g))
+    ck.silhouette(z, labels, approximate=0.6, reduction="none", generator=torch.Generator())
+    assert drawn == ["cpu"] * 3
 
 
 def test_seeds_outliers_and_sums():

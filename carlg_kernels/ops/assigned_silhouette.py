@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import assigned_silhouette as reference
 
@@ -30,7 +30,8 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ..
     if grad is None:
         return (None,) * 5
     z, centroids, own_labels, other_labels, own, other = ctx.saved_tensors
-    dz, _ = torch.ops.carlg_kernels.simplified_silhouette_backward(
+    dz, _ = call(
+        "simplified_silhouette_backward",
         grad,
         z,
         own_labels.int(),
@@ -60,6 +61,4 @@ register(
 
 
 def assigned_silhouette(z: Tensor, centroids: Tensor, own_labels: Tensor, other_labels: Tensor, reduction: str) -> Tensor:
-    return torch.ops.carlg_kernels.assigned_silhouette(  # type: ignore[no-any-return]
-        z, centroids, own_labels, other_labels, reduction
-    )[0]
+    return call("assigned_silhouette", z, centroids, own_labels, other_labels, reduction)[0]  # type: ignore[no-any-return]

@@ -10,11 +10,9 @@ With one cluster of all points these are the row sums of the whole distance matr
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
-from carlg_kernels._progress import call
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import cluster_distances as reference
 
@@ -33,8 +31,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    backward = torch.ops.carlg_kernels.cluster_distances_backward
-    dz = call(backward, grad, *ctx.saved_tensors, ctx.num_clusters)
+    dz = call("cluster_distances_backward", grad, *ctx.saved_tensors, ctx.num_clusters)
     return dz, None, None, None
 
 
@@ -44,6 +41,7 @@ register(
     reference=reference.cluster_distances,
     fake=_fake,
     triton=False,
+    reports=True,
     setup_context=_setup_context,
     backward=_backward,
 )
@@ -53,9 +51,9 @@ register(
     reference=reference.cluster_distances_backward,
     fake=_backward_fake,
     triton=False,
+    reports=True,
 )
 
 
 def cluster_distances(z: Tensor, labels: Tensor, weights: Tensor, num_clusters: int) -> Tensor:
-    op = torch.ops.carlg_kernels.cluster_distances
-    return call(op, z, labels, weights, num_clusters)  # type: ignore[no-any-return]
+    return call("cluster_distances", z, labels, weights, num_clusters)  # type: ignore[no-any-return]

@@ -3,10 +3,9 @@ unit vector of z_{u_e} - z_{v_e}, 0 where D_e = 0. Edges in blocks, so that no |
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import edge_distances as reference
 
@@ -24,7 +23,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return torch.ops.carlg_kernels.edge_distances_backward(grad, *ctx.saved_tensors), None
+    return call("edge_distances_backward", grad, *ctx.saved_tensors), None
 
 
 register(
@@ -48,4 +47,4 @@ register(
 
 
 def edge_distances(z: Tensor, edge_index: Tensor) -> Tensor:
-    return torch.ops.carlg_kernels.edge_distances(z, edge_index)  # type: ignore[no-any-return]
+    return call("edge_distances", z, edge_index)  # type: ignore[no-any-return]

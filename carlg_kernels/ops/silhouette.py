@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
-from carlg_kernels._progress import call
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import silhouette as reference
 
@@ -53,8 +52,7 @@ def _backward(ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _gra
     p = torch.zeros_like(given) if grad_own is None else grad_own
     q = torch.zeros_like(given) if grad_other is None else grad_other
     z, labels, nearest = ctx.saved_tensors
-    backward = torch.ops.carlg_kernels.silhouette_backward
-    dz = call(backward, p, q, z, labels, nearest, ctx.num_clusters)
+    dz = call("silhouette_backward", p, q, z, labels, nearest, ctx.num_clusters)
     return dz, None, None
 
 
@@ -65,6 +63,7 @@ register(
     fake=_fake,
     cpp=("cpu", "cuda"),
     triton=False,
+    reports=True,
     setup_context=_setup_context,
     backward=_backward,
 )
@@ -75,8 +74,9 @@ register(
     fake=_backward_fake,
     cpp=("cpu", "cuda"),
     triton=False,
+    reports=True,
 )
 
 
 def silhouette(z: Tensor, labels: Tensor, num_clusters: int) -> Outputs:
-    return call(torch.ops.carlg_kernels.silhouette, z, labels, num_clusters)  # type: ignore[no-any-return]
+    return call("silhouette", z, labels, num_clusters)  # type: ignore[no-any-return]

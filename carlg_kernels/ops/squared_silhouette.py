@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels._typing import compute_dtype
 from carlg_kernels.reference import squared_silhouette as reference
 
@@ -55,7 +55,7 @@ def _backward(ctx: Any, grad_own: Tensor | None, grad_other: Tensor | None, _gra
         return None, None, None, None
     p = torch.zeros_like(given) if grad_own is None else grad_own
     q = torch.zeros_like(given) if grad_other is None else grad_other
-    dz = torch.ops.carlg_kernels.squared_silhouette_backward(p, q, *ctx.saved_tensors, ctx.num_clusters)
+    dz = call("squared_silhouette_backward", p, q, *ctx.saved_tensors, ctx.num_clusters)
     return dz, None, None, None
 
 
@@ -78,4 +78,4 @@ register(
 
 
 def squared_silhouette(z: Tensor, labels: Tensor, excess: Tensor | None, num_clusters: int) -> Outputs:
-    return torch.ops.carlg_kernels.squared_silhouette(z, labels, excess, num_clusters)  # type: ignore[no-any-return]
+    return call("squared_silhouette", z, labels, excess, num_clusters)  # type: ignore[no-any-return]

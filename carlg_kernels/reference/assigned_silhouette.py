@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from carlg_kernels.reference.common import block_sum
 from carlg_kernels.reference.simplified_silhouette import silhouette_value
 
 
@@ -15,6 +16,6 @@ def assigned_silhouette(
     value = silhouette_value(own, other)
     if reduction != "none":
         wide = value.dtype if value.device.type == "mps" else torch.float64
-        total = value.sum(dtype=wide)
+        total = block_sum(value.to(wide))
         value = (total / z.shape[0] if reduction == "mean" else total).to(own.dtype)
     return value, own, other

@@ -8,6 +8,7 @@ from torch import Tensor
 from carlg_kernels._typing import compute_dtype
 
 _BLOCK_ELEMENTS = 1 << 23
+_SUM_BLOCK = 1 << 14
 
 
 def points(z: Tensor) -> Tensor:
@@ -41,6 +42,17 @@ def unit(x: Tensor) -> Tensor:
     """x / ||x||, and 0 where x = 0."""
     norm = x.square().sum(-1, keepdim=True).sqrt()
     return torch.where(norm == 0, 0, x / norm.clamp(min=torch.finfo(x.dtype).tiny))
+
+
+def block_sum(values: Tensor) -> Tensor:
+    """The sum of a vector, with the same bits for any number of threads and differentiable.
+
+    torch splits the sum of a long vector between its threads, but gives each row of a matrix to one of them.
+    """
+    n = values.shape[0]
+    if torch.compiler.is_compiling() or values.device.type != "cpu" or n <= _SUM_BLOCK:
+        return values.sum()
+    return torch.nn.functional.pad(values, (0, -n % _SUM_BLOCK)).view(-1, _SUM_BLOCK).sum(1).sum()
 
 
 def segment_sum(values: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
