@@ -9,7 +9,7 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -110,8 +110,7 @@ def read_npz(path: str | os.PathLike) -> Graph:
     else:
         data, indices, indptr, shape = (arrays[key] for key in sparse)
         x = choose_layout(sp.csr_matrix((data, indices, indptr), shape=tuple(shape)))
-    y = torch.from_numpy(arrays["y"].astype(np.int64)) if "y" in arrays else None
-    return make_graph(path.stem, torch.from_numpy(arrays["edge_index"].astype(np.int64)), x, y)
+    return make_graph(path.stem, torch.from_numpy(arrays["edge_index"].astype(np.int64)), x, arrays.get("y"))
 
 
 def _read_benchmark(name: str, folder: pathlib.Path) -> Graph:
@@ -192,8 +191,7 @@ def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
     graph = make_graph("wiki-cs", edges, x, torch.tensor(raw["labels"]), True, **masks)
     if features != "auto":
         return graph.with_features(features)
-    rows = graph.with_features("row")
-    return make_graph("wiki-cs", edges, standardize(rows.x), graph.y, True, **masks)
+    return replace(graph, x=standardize(graph.with_features("row").x))
 
 
 @contextlib.contextmanager

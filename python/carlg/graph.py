@@ -24,8 +24,8 @@ class Graph:
     name: str
     edge_index: Tensor  # (2, m) int64
     x: Tensor  # (n, f) float32, strided or sparse CSR
-    y: Tensor | None = None  # (n,) int64, classes 0..k-1
-    train_masks: Tensor | None = None  # (n, s) bool
+    y: Tensor | None = None  # (n,) int64, classes 0..k-1 with k >= 2, -1 where unlabelled
+    train_masks: Tensor | None = None  # (n, s) bool, labelled nodes only, as the other masks
     val_masks: Tensor | None = None  # (n, s) bool
     test_mask: Tensor | None = None  # (n,) bool
 
@@ -44,6 +44,11 @@ class Graph:
     @property
     def num_classes(self) -> int:
         return 0 if self.y is None else int(self.y.max()) + 1
+
+    @property
+    def labelled(self) -> Tensor:
+        """Numbers of the nodes with a class."""
+        return torch.empty(0, dtype=torch.int64) if self.y is None else (self.y >= 0).nonzero().flatten()
 
     @property
     def is_sparse(self) -> bool:
@@ -130,29 +135,65 @@ def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
     return torch.stack([key // num_nodes, key % num_nodes])
 
 
+def class_labels(y: Any, nodes: int, name: str) -> Tensor | None:
+    """Classes 0..k-1 in the order of their numbers or names, -1 where ``y`` is -1; None where fewer than two classes occur."""
+    if not isinstance(y, Tensor):
+        y = np.asarray(y)
+        if y.dtype.kind in "US":
+            y = np.unique(y.reshape(-1), return_inverse=True)[1]
+        if y.dtype.kind not in "biuf":
+            raise ConfigError(f"{name}: y must hold class numbers or names, got {y.dtype}")
+        y = torch.from_numpy(y.astype(np.float64 if y.dtype.kind == "f" else np.int64))
+    if y.is_complex():
+        raise ConfigError(f"{name}: y must hold class numbers, got {y.dtype}")
+    y = y.detach().cpu()
+    if tuple(y.shape) not in ((nodes,), (nodes, 1)):
+        raise ConfigError(f"{name}: y must be of shape ({nodes},), got {tuple(y.shape)}")
+    y = y.reshape(-1)
+    whole = y.to(torch.int64)
+    bad = (whole != y) | (whole < -1)
+    if bool(bad.any()):
+        raise ConfigError(f"{name}: y must hold whole numbers from 0 on, or -1 where unlabelled, got {y[bad][0].item()}")
+    known = whole >= 0
+    classes, numbers = torch.unique(whole[known], return_inverse=True)
+    if len(classes) < 2:
+        return None
+    whole[known] = numbers
+    return whole
+
+
+def _labelled_mask(mask: Tensor | None, y: Tensor | None, nodes: int, name: str) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.shape[:1] != (nodes,):
+        raise ConfigError(f"{name} must have {nodes} rows, got shape {tuple(mask.shape)}")
+    mask = mask.cpu().bool()
+    return mask if y is None else mask & (y >= 0).reshape(-1, *[1] * (mask.dim() - 1))
+
+
 def make_graph(
     name: str,
     edge_index: Tensor,
     x: Tensor,
-    y: Tensor | None = None,
+    y: Any = None,
     undirected: bool = True,
     train_masks: Tensor | None = None,
     val_masks: Tensor | None = None,
     test_mask: Tensor | None = None,
 ) -> Graph:
-    """Check and tidy the parts of a graph; ConfigError names what is wrong."""
+    """Check and tidy the parts of a graph; ConfigError names what is wrong. ``y`` as :func:`class_labels` takes it."""
     if x.dim() != 2 or x.shape[0] < 3 or x.shape[1] < 1:
         raise ConfigError(f"{name}: x must be of shape (n >= 3, f >= 1), got {tuple(x.shape)}")
     values = x.values() if x.layout == torch.sparse_csr else x
     if not bool(values.isfinite().all()):
         raise ConfigError(f"{name}: x must be finite, got NaN or infinite values")
-    if y is not None:
-        y = y.reshape(-1)
-        if y.shape[0] != x.shape[0]:
-            raise ConfigError(f"{name}: y must be of shape ({x.shape[0]},), got {tuple(y.shape)}")
-        y = torch.unique(y, return_inverse=True)[1]
-    masks = [None if m is None else m.bool() for m in (train_masks, val_masks, test_mask)]
-    return Graph(name, clean_edges(edge_index, x.shape[0], undirected), x, y, *masks)
+    nodes = x.shape[0]
+    y = None if y is None else class_labels(y, nodes, name)
+    if train_masks is not None and val_masks is not None and train_masks.shape != val_masks.shape:
+        raise ConfigError(f"{name}: val_masks must be of shape {tuple(train_masks.shape)} as train_masks, got {tuple(val_masks.shape)}")
+    named = {"train_masks": train_masks, "val_masks": val_masks, "test_mask": test_mask}
+    masks = {key: _labelled_mask(mask, y, nodes, f"{name}: {key}") for key, mask in named.items()}
+    return Graph(name, clean_edges(edge_index, nodes, undirected), x, y, **masks)
 
 
 def from_data(data: Any, name: str = "data") -> Graph:

@@ -124,6 +124,52 @@ def test_bad_files_and_graphs(tmp_path):
         make_graph("g", edges, torch.zeros(10, 2), torch.zeros(3))
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.float32, torch.float64])
+def test_unlabelled_nodes_are_no_class(kind):
+    y = torch.tensor([7, -1, 3, 7, -1, 9], dtype=kind)
+    mask = torch.tensor([True, True, False, False, True, False])
+    graph = make_graph("g", torch.tensor([[0], [1]]), torch.rand(6, 2), y, True, mask[:, None], ~mask[:, None], mask)
+    assert graph.y.tolist() == [1, -1, 0, 1, -1, 2] and graph.num_classes == 3
+    assert graph.labelled.tolist() == [0, 2, 3, 5]
+    assert graph.train_masks[:, 0].nonzero().flatten().tolist() == [0] == graph.test_mask.nonzero().flatten().tolist()
+    assert graph.val_masks[:, 0].nonzero().flatten().tolist() == [2, 3, 5]
+
+
+@pytest.mark.parametrize("y", [[-1] * 4, [5] * 4, [-1, 2, 2, -1], [0, 0, -1, 0]])
+def test_fewer_than_two_classes_are_no_labels(y):
+    from carlg.evaluate import evaluate
+
+    graph = make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.tensor(y))
+    assert graph.y is None and graph.num_classes == 0 and len(graph.labelled) == 0
+    assert evaluate(graph.x, graph) == {}
+
+
+@pytest.mark.parametrize(
+    ("y", "got"),
+    [
+        (torch.tensor([0.0, 1.0, float("nan")]), "nan"),
+        (torch.tensor([0.0, 1.5, 1.0]), "1.5"),
+        (torch.tensor([0.0, 1.0, float("inf")]), "inf"),
+        (torch.tensor([0, 1, -2]), "-2"),
+        (torch.tensor([0, 1, 1j]), "complex64"),
+        (torch.tensor([[0, 1], [1, 0], [1, 0]]), r"\(3, 2\)"),
+        (torch.tensor([0, 1]), r"\(2,\)"),
+        (np.array([None, 1, 2]), "object"),
+    ],
+)
+def test_labels_that_are_no_classes(y, got):
+    with pytest.raises(ConfigError, match=f"^g: y must .*, got .*{got}"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(3, 2), y)
+
+
+def test_masks_of_another_graph():
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"g: train_masks must have 3 rows, got shape \(4, 1\)"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(3, 2), torch.arange(3), True, mask)
+    with pytest.raises(ConfigError, match=r"val_masks must be of shape \(4, 1\)"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.arange(4), True, mask, mask.repeat(1, 2))
+
+
 def test_planetoid_pickles_run_no_code(tmp_path):
     import os
     import pickle

@@ -1,12 +1,15 @@
 """Downstream tasks against plain definitions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+import carlg_kernels as ck
 from carlg.config import ConfigError
-from carlg.evaluate import classify, evaluate, random_splits, resolve_protocol, similarity_search, unit_length
-from carlg.graph import csr_tensor
+from carlg.evaluate import classify, evaluate, node_clustering, random_splits, resolve_protocol, similarity_search, unit_length
+from carlg.graph import csr_tensor, make_graph
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,74 @@ def test_similarity_search_by_brute_force(sparse):
     expected = [float((y[order[:, :k]] == y[:, None]).float().mean()) for k in (5, 10)]
     got = similarity_search(csr_tensor(x.numpy()) if sparse else x, y, chunk=32)
     np.testing.assert_allclose(got, expected, atol=5e-3 if sparse else 1e-6)
+
+
+def _forget(graph, every=3):
+    """The graph with every third class unknown, and the numbers of the nodes that keep theirs."""
+    known = torch.arange(graph.num_nodes) % every != 1
+    return replace(graph, y=torch.where(known, graph.y, -1)), known.nonzero().flatten()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_unlabelled_nodes_take_no_part_in_classification_and_search(tiny, sparse):
+    """The figures are those of the labelled nodes alone."""
+    x = tiny.x * (tiny.x > 0) if sparse else tiny.x
+    partly, known = _forget(tiny)
+    alone = replace(tiny, x=x[known], y=tiny.y[known])
+    given, rest = (csr_tensor(m.numpy()) if sparse else m for m in (x, x[known]))
+    tasks = ("class", "similar")
+    assert evaluate(given, partly, splits=3, tasks=tasks) == evaluate(rest, alone, splits=3, tasks=tasks)
+
+
+def test_unlabelled_nodes_are_in_no_mask_split(tiny):
+    """Wrong features of unlabelled nodes inside the masks change nothing."""
+    known = torch.arange(tiny.num_nodes) % 4 != 1
+    train, val = torch.arange(tiny.num_nodes) % 3 == 0, torch.arange(tiny.num_nodes) % 3 == 1
+    masks = (train[:, None], val[:, None], ~(train | val))
+    graph = make_graph("g", tiny.edge_index, tiny.x, torch.where(known, tiny.y, -1), True, *masks)
+    cut = make_graph("g", tiny.edge_index, tiny.x, tiny.y, True, *(m & (known[:, None] if m.dim() == 2 else known) for m in masks))
+    expected = [scores.tolist() for scores in classify(tiny.x, cut, "masks")]
+    assert [scores.tolist() for scores in classify(torch.where(known[:, None], tiny.x, 7.0), graph, "masks")] == expected
+
+
+def test_all_nodes_are_clustered_and_the_labelled_ones_scored(tiny):
+    partly, known = _forget(tiny)
+    x = tiny.x[:, :4]
+    labels = ck.kmeans(unit_length(x), 3, n_init=10, max_iter=300, generator=torch.Generator().manual_seed(0)).labels
+    expected = _nmi_and_homogeneity(tiny.y[known], labels[known])
+    assert 0.05 < expected[0] < 0.95
+    assert node_clustering(x, partly, runs=1) == pytest.approx(expected)
+
+
+def _nmi_and_homogeneity(truth, found):
+    """2 I / (H(truth) + H(found)) and I / H(truth), by the definitions."""
+    joint = torch.zeros(int(truth.max()) + 1, int(found.max()) + 1, dtype=torch.float64)
+    joint.index_put_((truth, found), torch.ones(len(truth), dtype=torch.float64), accumulate=True)
+    joint /= joint.sum()
+
+    def entropy(p):
+        return -torch.special.xlogy(p, p).sum()
+
+    rows, columns = entropy(joint.sum(1)), entropy(joint.sum(0))
+    information = rows + columns - entropy(joint)
+    return float(2 * information / (rows + columns)), float(information / rows)
+
+
+def test_splits_of_labelled_graphs_are_the_published_ones():
+    train, val, test = random_splits(10, "20/40/40", 1)[0]
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(train, order[:2]) and torch.equal(val, order[2:6]) and torch.equal(test, order[6:])
+
+
+def test_protocols_without_nodes_to_learn_from(tiny):
+    few = torch.full((tiny.num_nodes,), -1)
+    few[:2] = torch.tensor([0, 1])
+    with pytest.raises(ConfigError, match="protocol 20/40/40 needs labelled nodes .* has 2 labelled nodes"):
+        resolve_protocol("auto", replace(tiny, y=few))
+    mask = torch.zeros(tiny.num_nodes, 2, dtype=torch.bool)
+    mask[:, 0] = True
+    with pytest.raises(ConfigError, match="protocol masks needs labelled nodes"):
+        resolve_protocol("auto", replace(tiny, train_masks=mask, val_masks=mask, test_mask=mask[:, 0]))
 
 
 def test_perfect_and_useless_embeddings(tiny):
