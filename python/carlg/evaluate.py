@@ -10,6 +10,7 @@ import carlg_kernels as ck
 from carlg.classifier import PENALTIES, fit_grid, search_and_fit, take_rows
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr
+from carlg.sparse_kmeans import sparse_kmeans
 
 SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
 
@@ -108,23 +109,17 @@ def node_clustering(x: Tensor, graph: Graph, runs: int = 10, restarts: int = 10,
     scored = graph.labelled.numpy()
     truth = graph.y.numpy()[scored]
     z = unit_length(x)
-    if z.layout == torch.sparse_csr:
-        labels = _sparse_kmeans(z, graph.num_classes, runs, seed)
-    else:
-        generator = torch.Generator().manual_seed(seed)
-        labels = [ck.kmeans(z, graph.num_classes, n_init=restarts, max_iter=300, generator=generator).labels.numpy() for _ in range(runs)]
+    generator = torch.Generator().manual_seed(seed)
+    labels = [_kmeans(z, graph.num_classes, restarts, generator).numpy() for _ in range(runs)]
     nmi = [normalized_mutual_info_score(truth, found[scored]) for found in labels]
     homogeneity = [homogeneity_score(truth, found[scored]) for found in labels]
     return float(np.mean(nmi)), float(np.mean(homogeneity))
 
 
-def _sparse_kmeans(x: Tensor, clusters: int, runs: int, seed: int) -> list[np.ndarray]:
-    from sklearn.cluster import MiniBatchKMeans
-
-    matrix = scipy_csr(x)
-    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-    fits = (MiniBatchKMeans(clusters, n_init=3, batch_size=4096, random_state=seed + run) for run in range(runs))
-    return [fit.fit_predict(matrix) for fit in fits]
+def _kmeans(z: Tensor, clusters: int, restarts: int, generator: torch.Generator) -> Tensor:
+    if z.layout == torch.sparse_csr:
+        return sparse_kmeans(z, clusters, restarts, generator, max_iter=300)
+    return ck.kmeans(z, clusters, n_init=restarts, max_iter=300, generator=generator).labels
 
 
 def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000) -> list[float]:
