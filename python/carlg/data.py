@@ -7,10 +7,11 @@ import os
 import pathlib
 import pickle
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from typing import Any, BinaryIO
+from urllib.request import urlopen
 
 import numpy as np
 import scipy.sparse as sp
@@ -246,21 +247,27 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 def _download(name: str, root: pathlib.Path) -> pathlib.Path:
     """Fetch the raw files; one process at a time, each file complete or absent."""
-    from urllib.request import urlopen
-
     source = SOURCES[name]
     folder = root / source.folder / "raw"
+    path = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / ".lock"):
-            for file in source.files:
-                if (folder / file).is_file():
-                    continue
-                print(f"downloading {source.url}{file}", file=sys.stderr)
-                with urlopen(source.url + file, timeout=30) as answer, tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                    part.write(answer.read())
-                os.replace(part.name, folder / file)
-    except OSError as error:
-        expected = root / source.folder / "raw" / source.files[0]
-        raise ConfigError(f"data set {name}: {expected} is missing and the download failed ({error})") from None
+            for path in (folder / file for file in source.files):
+                if not path.is_file():
+                    _fetch(source.url + path.name, path)
+    except (OSError, HTTPException) as error:
+        raise ConfigError(f"data set {name}: {path} is missing and the download failed ({_first_line(error)})") from None
     return folder
+
+
+def _fetch(url: str, path: pathlib.Path) -> None:
+    """Download to a file beside ``path`` that takes its name when it is whole."""
+    print(f"downloading {url}", file=sys.stderr)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with urlopen(url, timeout=30) as answer, open(part, "wb") as file:
+            file.write(answer.read())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
