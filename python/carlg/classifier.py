@@ -87,7 +87,7 @@ def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     start, length = pointers[rows], pointers[rows + 1] - pointers[rows]
     ends = length.cumsum(0)
     offset = torch.repeat_interleave(start - (ends - length), length)
-    index = torch.arange(int(ends[-1])) + offset
+    index = torch.arange(len(offset)) + offset
     new = torch.cat([ends.new_zeros(1), ends])
     return torch.sparse_csr_tensor(
         new,

@@ -7,10 +7,11 @@ import os
 import pathlib
 import pickle
 import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.client import HTTPException
 from typing import Any, BinaryIO
+from urllib.request import urlopen
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,11 +19,12 @@ import torch
 
 from carlg import synthetic
 from carlg.config import ConfigError
-from carlg.graph import Graph, choose_layout, make_graph, standardize
+from carlg.graph import Graph, as_features, as_tensor, choose_layout, make_graph, standardize, warn_unused
 
 _BENCHMARK = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _PLANETOID = "https://github.com/kimiyoung/planetoid/raw/master/data/"
 _WIKI = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset/"
+_CSR_PARTS = ("x_data", "x_indices", "x_indptr", "x_shape")
 _PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
@@ -95,23 +97,64 @@ def available(root: str | os.PathLike) -> dict[str, str]:
 
 
 def read_npz(path: str | os.PathLike) -> Graph:
-    """Your own graph: arrays ``edge_index`` (2, m), ``x`` (n, f) or its CSR parts x_data, x_indices, x_indptr, x_shape, perhaps ``y``."""
+    """Your own graph: arrays ``edge_index`` (2, m), ``x`` (n, f) or its CSR parts x_data, x_indices, x_indptr, x_shape, perhaps ``y``.
+
+    Classes in ``y`` are numbers, -1 where unlabelled, or names. The graph is undirected: an edge given in one direction counts in both.
+    Self-loops and repeated edges are dropped. An array ``edge_weight`` is not used, which a warning says.
+    """
     path = pathlib.Path(path)
+    arrays = _read_arrays(path)
+    x = as_features(arrays["x"], str(path)) if "x" in arrays else _join_csr(arrays, path)
+    if "edge_weight" in arrays:
+        warn_unused(f"{path}: edge_weight")
+    edge_index = as_tensor(arrays["edge_index"], f"{path}: edge_index")
+    return replace(make_graph(str(path), edge_index, x, arrays.get("y")), name=path.stem)
+
+
+def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays of a graph's file; others in it are not read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    sparse = [f"x_{part}" for part in ("data", "indices", "indptr", "shape")]
-    if "edge_index" not in arrays or not ("x" in arrays or all(key in arrays for key in sparse)):
-        raise ConfigError(f"{path} must hold edge_index and x (or {', '.join(sparse)}), got {', '.join(arrays) or 'nothing'}")
-    if "x" in arrays:
-        x = torch.from_numpy(np.ascontiguousarray(arrays["x"], dtype=np.float32))
-    else:
-        data, indices, indptr, shape = (arrays[key] for key in sparse)
-        x = choose_layout(sp.csr_matrix((data, indices, indptr), shape=tuple(shape)))
-    y = torch.from_numpy(arrays["y"].astype(np.int64)) if "y" in arrays else None
-    return make_graph(path.stem, torch.from_numpy(arrays["edge_index"].astype(np.int64)), x, y)
+        file = np.load(path, allow_pickle=False)
+    except Exception as error:
+        raise ConfigError(f"cannot read {path}: {_first_line(error)}") from None
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise ConfigError(f"{path} must be an .npz archive, got a single array of shape {file.shape}")
+    with file:
+        keys = set(file.files)
+        if "edge_index" not in keys or not ("x" in keys or keys.issuperset(_CSR_PARTS)):
+            held = ", ".join(file.files) or "nothing"
+            raise ConfigError(f"{path} must hold edge_index and x (or {', '.join(_CSR_PARTS)}), got {held}")
+        wanted = ("edge_index", "edge_weight", "y", *(("x",) if "x" in keys else _CSR_PARTS))
+        return {key: _read_array(file, key, path) for key in wanted if key in keys}
+
+
+def _read_array(file: Any, key: str, path: pathlib.Path) -> np.ndarray:
+    try:
+        array = file[key]
+    except Exception as error:
+        raise ConfigError(f"{path}: {key} cannot be read: {_first_line(error)}") from None
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{path}: {key} must be an array, got {type(array).__name__}")
+    return array
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _join_csr(arrays: dict[str, np.ndarray], path: pathlib.Path) -> torch.Tensor:
+    for key in _CSR_PARTS:
+        kinds, what = ("biuf", "numbers") if key == "x_data" else ("iu", "integers")
+        if arrays[key].ndim != 1 or arrays[key].dtype.kind not in kinds:
+            raise ConfigError(f"{path}: {key} must be a vector of {what}, got {arrays[key].dtype} of shape {arrays[key].shape}")
+    data, indices, indptr, shape = (arrays[key] for key in _CSR_PARTS)
+    try:
+        parts = (data.astype(np.float32), indices.astype(np.int64), indptr.astype(np.int64))
+        matrix = sp.csr_matrix(parts, shape=tuple(shape.tolist()))
+        matrix.check_format(full_check=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: {', '.join(_CSR_PARTS)} are no CSR matrix: {_first_line(error)}") from None
+    return choose_layout(matrix)
 
 
 def _read_benchmark(name: str, folder: pathlib.Path) -> Graph:
@@ -192,8 +235,7 @@ def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
     graph = make_graph("wiki-cs", edges, x, torch.tensor(raw["labels"]), True, **masks)
     if features != "auto":
         return graph.with_features(features)
-    rows = graph.with_features("row")
-    return make_graph("wiki-cs", edges, standardize(rows.x), graph.y, True, **masks)
+    return replace(graph, x=standardize(graph.with_features("row").x))
 
 
 @contextlib.contextmanager
@@ -205,21 +247,27 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 def _download(name: str, root: pathlib.Path) -> pathlib.Path:
     """Fetch the raw files; one process at a time, each file complete or absent."""
-    from urllib.request import urlopen
-
     source = SOURCES[name]
     folder = root / source.folder / "raw"
+    path = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / ".lock"):
-            for file in source.files:
-                if (folder / file).is_file():
-                    continue
-                print(f"downloading {source.url}{file}", file=sys.stderr)
-                with urlopen(source.url + file, timeout=30) as answer, tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                    part.write(answer.read())
-                os.replace(part.name, folder / file)
-    except OSError as error:
-        expected = root / source.folder / "raw" / source.files[0]
-        raise ConfigError(f"data set {name}: {expected} is missing and the download failed ({error})") from None
+            for path in (folder / file for file in source.files):
+                if not path.is_file():
+                    _fetch(source.url + path.name, path)
+    except (OSError, HTTPException) as error:
+        raise ConfigError(f"data set {name}: {path} is missing and the download failed ({_first_line(error)})") from None
     return folder
+
+
+def _fetch(url: str, path: pathlib.Path) -> None:
+    """Download to a file beside ``path`` that takes its name when it is whole."""
+    print(f"downloading {url}", file=sys.stderr)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with urlopen(url, timeout=30) as answer, open(part, "wb") as file:
+            file.write(answer.read())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Encoder and predictor:  H = layers of PReLU(norm(A_hat H W + b)),  z = unit rows of Pred(H)."""
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from carlg_kernels.ops.unit_rows import unit_rows
 
 # Bytes of the widest activations from which on a layer is never held whole.
 _LARGE_ACTIVATIONS = 1 << 30
+_CONVOLUTION = re.compile(r"model\.module_(\d+)\.lin\.weight")
 
 
 class Layer(nn.Module):
@@ -97,44 +99,59 @@ class Predictor(nn.Module):
         return unit_rows(hidden @ self.second.weight.t(), self.second.bias)
 
 
+def _published_names(place: int, norm: str) -> dict[str, str]:
+    """Names in the authors' files of what a :class:`Layer` holds, for the convolution at ``place`` of their sequence."""
+    conv, scale, act = (f"model.module_{place + i}" for i in range(3))
+    scale = f"{scale}.module" if norm == "batch" else scale
+    names = {
+        "bias": f"{conv}.bias",
+        "weight": f"{conv}.lin.weight",
+        "gain": f"{scale}.weight",
+        "shift": f"{scale}.bias",
+        "slope": f"{act}.weight",
+    }
+    if norm == "batch":
+        names |= {"running_mean": f"{scale}.running_mean", "running_var": f"{scale}.running_var"}
+    return names
+
+
 def to_published(encoder: Encoder) -> dict[str, Tensor]:
     """Parameters under the names of the authors' files: ``model.module_{3 i}.lin.weight`` and so on."""
     state = {}
     for i, layer in enumerate(encoder.layers):
-        conv, norm, act = (f"model.module_{3 * i + j}" for j in range(3))
-        norm = f"{norm}.module" if encoder.norm == "batch" else norm
-        state |= {
-            f"{conv}.bias": layer.bias.detach().clone(),
-            f"{conv}.lin.weight": layer.weight.detach().t().contiguous(),
-            f"{norm}.weight": layer.gain.detach().clone(),
-            f"{norm}.bias": layer.shift.detach().clone(),
-            f"{act}.weight": layer.slope.detach().clone(),
-        }
-        if encoder.norm == "batch":
-            state[f"{norm}.running_mean"] = layer.running_mean.clone()
-            state[f"{norm}.running_var"] = layer.running_var.clone()
+        for own, published in _published_names(3 * i, encoder.norm).items():
+            value = getattr(layer, own).detach()
+            state[published] = value.t().contiguous() if own == "weight" else value.clone()
     return state
 
 
 def from_published(state: dict[str, Any]) -> Encoder:
     """An encoder from a state dict under the authors' names; widths and norm are read off the shapes."""
-    state = state.get("model", state)
-    indices = sorted({int(key.split(".")[1].removeprefix("module_")) for key in state if key.endswith("lin.weight")})
-    if not indices:
-        raise ConfigError(f"no encoder in this file; its keys are {', '.join(list(state)[:5])}")
-    weights = [state[f"model.module_{i}.lin.weight"] for i in indices]
-    batch = any(key.endswith("running_mean") for key in state)
-    widths = tuple(int(w.shape[0]) for w in weights)
-    encoder = Encoder(int(weights[0].shape[1]), widths, "batch" if batch else "layer")
+    if isinstance(state, dict):
+        state = state.get("model", state)
+    if not isinstance(state, dict):
+        raise ConfigError(f"an encoder's state must be a dictionary of tensors, got {type(state).__name__}")
+    places = sorted(int(match[1]) for key in state if (match := _CONVOLUTION.fullmatch(str(key))))
+    if not places:
+        raise ConfigError(f"no encoder in this file; its keys are {', '.join(map(str, list(state)[:5])) or 'none'}")
+    norm = "batch" if any(str(key).endswith("running_mean") for key in state) else "layer"
+    weights = [_tensor(state, f"model.module_{place}.lin.weight") for place in places]
+    encoder = Encoder(weights[0].shape[1], tuple(weight.shape[0] for weight in weights), norm)
     with torch.no_grad():
-        for i, layer in zip(indices, encoder.layers, strict=True):
-            norm = f"model.module_{i + 1}" + (".module" if batch else "")
-            layer.weight.copy_(state[f"model.module_{i}.lin.weight"].t())
-            layer.bias.copy_(state[f"model.module_{i}.bias"])
-            layer.gain.copy_(state[f"{norm}.weight"])
-            layer.shift.copy_(state[f"{norm}.bias"])
-            layer.slope.copy_(state[f"model.module_{i + 2}.weight"])
-            if batch:
-                layer.running_mean.copy_(state[f"{norm}.running_mean"])
-                layer.running_var.copy_(state[f"{norm}.running_var"])
+        for place, layer in zip(places, encoder.layers, strict=True):
+            for own, published in _published_names(place, norm).items():
+                target = layer.weight.t() if own == "weight" else getattr(layer, own)
+                target.copy_(_tensor(state, published, tuple(target.shape)))
     return encoder
+
+
+def _tensor(state: dict[str, Any], key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    """``state[key]``, a tensor of that shape; without one, any matrix."""
+    value = state.get(key)
+    if isinstance(value, Tensor):
+        if value.shape == shape or (shape is None and value.dim() == 2 and value.numel()):
+            return value
+        got: Any = tuple(value.shape)
+    else:
+        got = "nothing" if value is None else type(value).__name__
+    raise ConfigError(f"encoder: {key} must be a tensor of shape {shape or '(outputs, inputs)'}, got {got}")

@@ -7,21 +7,36 @@ import torch
 from torch import Tensor
 
 import carlg_kernels as ck
-from carlg.classifier import PENALTIES, fit_grid, search_and_fit
+from carlg.classifier import PENALTIES, fit_grid, search_and_fit, take_rows
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr
+from carlg.sparse_kmeans import sparse_kmeans
 
 SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
 
 
 def resolve_protocol(protocol: str, graph: Graph) -> str:
-    """ "auto": the masks of a data set that is published with several (WikiCS), else 20/40/40."""
+    """ "auto": the masks of a data set that is published with several (WikiCS), else 20/40/40. ConfigError where a part has no node."""
     masks = graph.train_masks
     if protocol == "auto":
-        return "masks" if masks is not None and masks.shape[1] > 1 else "20/40/40"
-    if protocol == "masks" and (masks is None or graph.val_masks is None or graph.test_mask is None):
-        raise ConfigError(f"protocol masks: {graph.name} has no train, validation and test masks")
+        protocol = "masks" if masks is not None and masks.shape[1] > 1 else "20/40/40"
+    if protocol == "masks":
+        if masks is None or graph.val_masks is None or graph.test_mask is None:
+            raise ConfigError(f"protocol masks: {graph.name} has no train, validation and test masks")
+        sizes = [int(part.sum(0).min()) for part in (masks, graph.val_masks, graph.test_mask)]
+    else:
+        sizes = _part_sizes(len(graph.labelled), protocol)
+    if graph.y is not None and min(sizes) == 0:
+        found = f"{len(graph.labelled)} labelled nodes, at least {'/'.join(map(str, sizes))} in a split"
+        raise ConfigError(f"protocol {protocol} needs labelled nodes to train, validate and test; {graph.name} has {found}")
     return protocol
+
+
+def _part_sizes(nodes: int, protocol: str) -> tuple[int, int, int]:
+    """Nodes to train, validate and test."""
+    train, val = SHARES[protocol]
+    a, b = round(train * nodes), round((train + val) * nodes)
+    return a, b - a, nodes - b
 
 
 def unit_length(x: Tensor) -> Tensor:
@@ -36,22 +51,26 @@ def unit_length(x: Tensor) -> Tensor:
 
 def random_splits(nodes: int, protocol: str, count: int, seed: int = 1) -> list[tuple[Tensor, Tensor, Tensor]]:
     """``count`` unstratified (train, validation, test) index sets; the first few are the same whatever the count."""
-    train, val = SHARES[protocol]
     generator = torch.Generator().manual_seed(seed)
-    a, b = round(train * nodes), round((train + val) * nodes)
+    train, val, test = _part_sizes(nodes, protocol)
     orders = [torch.randperm(nodes, generator=generator) for _ in range(count)]
-    return [(order[:a], order[a:b], order[b:]) for order in orders]
+    return [order.split([train, val, test]) for order in orders]
 
 
 def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 20, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
-    """Validation and test accuracy of every split, rows of ``x`` scaled to length one. ``tolerance``: of the random splits' solver."""
+    """Validation and test accuracy of every split of the labelled nodes, rows of ``x`` scaled to length one.
+
+    ``tolerance``: of the random splits' solver.
+    """
     assert graph.y is not None
     x, y, classes = unit_length(x), graph.y, graph.num_classes
     if protocol == "masks":
         return _classify_masks(x, graph)
     scores = []
     generator = torch.Generator().manual_seed(2)
-    for train, val, test in random_splits(graph.num_nodes, protocol, splits):
+    labelled = graph.labelled
+    for split in random_splits(len(labelled), protocol, splits):
+        train, val, test = (labelled[part] for part in split)
         rest = torch.cat([val, test])
         predicted, _ = search_and_fit(x, y, train, rest, classes, generator, tolerance=tolerance)
         right = (predicted == y[rest]).double()
@@ -80,38 +99,39 @@ def _classify_masks(x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
 
 
 def node_clustering(x: Tensor, graph: Graph, runs: int = 10, restarts: int = 10, seed: int = 0) -> tuple[float, float]:
-    """NMI (arithmetic) and homogeneity of k-means with one cluster a class, mean of ``runs`` fits of ``restarts`` starts each."""
+    """NMI (arithmetic) and homogeneity of k-means with one cluster a class, mean of ``runs`` fits of ``restarts`` starts each.
+
+    All nodes are clustered, the labelled ones scored.
+    """
     from sklearn.metrics import homogeneity_score, normalized_mutual_info_score
 
     assert graph.y is not None
-    truth = graph.y.numpy()
+    scored = graph.labelled.numpy()
+    truth = graph.y.numpy()[scored]
     z = unit_length(x)
-    if z.layout == torch.sparse_csr:
-        labels = _sparse_kmeans(z, graph.num_classes, runs, seed)
-    else:
-        generator = torch.Generator().manual_seed(seed)
-        labels = [ck.kmeans(z, graph.num_classes, n_init=restarts, max_iter=300, generator=generator).labels.numpy() for _ in range(runs)]
-    nmi = [normalized_mutual_info_score(truth, found) for found in labels]
-    homogeneity = [homogeneity_score(truth, found) for found in labels]
+    generator = torch.Generator().manual_seed(seed)
+    labels = [_kmeans(z, graph.num_classes, restarts, generator).numpy() for _ in range(runs)]
+    nmi = [normalized_mutual_info_score(truth, found[scored]) for found in labels]
+    homogeneity = [homogeneity_score(truth, found[scored]) for found in labels]
     return float(np.mean(nmi)), float(np.mean(homogeneity))
 
 
-def _sparse_kmeans(x: Tensor, clusters: int, runs: int, seed: int) -> list[np.ndarray]:
-    from sklearn.cluster import MiniBatchKMeans
-
-    matrix = scipy_csr(x)
-    matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-    fits = (MiniBatchKMeans(clusters, n_init=3, batch_size=4096, random_state=seed + run) for run in range(runs))
-    return [fit.fit_predict(matrix) for fit in fits]
+def _kmeans(z: Tensor, clusters: int, restarts: int, generator: torch.Generator) -> Tensor:
+    if z.layout == torch.sparse_csr:
+        return sparse_kmeans(z, clusters, restarts, generator, max_iter=300)
+    return ck.kmeans(z, clusters, n_init=restarts, max_iter=300, generator=generator).labels
 
 
 def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000) -> list[float]:
-    """Share of the k most similar other nodes (cosine) that have the query's class, for k in ``ranks``.
+    """Share of the k most similar other nodes (cosine) that have the query's class, for k in ``ranks``; labelled nodes only.
 
     Queries go by in chunks; above ``most_queries`` nodes evenly spaced ones are asked, against all nodes.
     """
-    x = unit_length(x)
     sparse = x.layout == torch.sparse_csr
+    known = (y >= 0).nonzero().flatten()
+    if len(known) < len(y):
+        x, y = take_rows(x, known) if sparse else x[known], y[known]
+    x = unit_length(x)
     matrix = scipy_csr(x) if sparse else None
     most = min(max(ranks), x.shape[0] - 1)
     hits = torch.zeros(len(ranks), dtype=torch.float64)
@@ -128,7 +148,7 @@ def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), ch
 def evaluate(
     x: Tensor, graph: Graph, protocol: str = "auto", splits: int = 20, tasks: tuple[str, ...] = ("class", "cluster", "similar")
 ) -> dict[str, Any]:
-    """Figures of all tasks for features or embeddings ``x`` (dense or CSR)."""
+    """Figures of all tasks for features or embeddings ``x`` (dense or CSR); none where the graph has no labels."""
     if graph.y is None:
         return {}
     protocol = resolve_protocol(protocol, graph)

@@ -24,8 +24,8 @@ class Graph:
     name: str
     edge_index: Tensor  # (2, m) int64
     x: Tensor  # (n, f) float32, strided or sparse CSR
-    y: Tensor | None = None  # (n,) int64, classes 0..k-1
-    train_masks: Tensor | None = None  # (n, s) bool
+    y: Tensor | None = None  # (n,) int64, classes 0..k-1 with k >= 2, -1 where unlabelled
+    train_masks: Tensor | None = None  # (n, s) bool, labelled nodes only, as the other masks
     val_masks: Tensor | None = None  # (n, s) bool
     test_mask: Tensor | None = None  # (n,) bool
 
@@ -46,6 +46,11 @@ class Graph:
         return 0 if self.y is None else int(self.y.max()) + 1
 
     @property
+    def labelled(self) -> Tensor:
+        """Numbers of the nodes with a class."""
+        return torch.empty(0, dtype=torch.int64) if self.y is None else (self.y >= 0).nonzero().flatten()
+
+    @property
     def is_sparse(self) -> bool:
         return self.x.layout == torch.sparse_csr
 
@@ -59,10 +64,18 @@ class Graph:
         return replace(self, x=normalize_rows(self.x) if mode == "row" else standardize(self.x))
 
 
+def canonical(matrix: Any) -> sp.csr_matrix:
+    """A float32 CSR matrix with sorted indices and no duplicates; the given one is not written to."""
+    matrix = sp.csr_matrix(matrix, dtype=np.float32)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
 def csr_tensor(matrix: Any) -> Tensor:
     """A scipy matrix as a float32 sparse CSR tensor with sorted int64 indices."""
-    matrix = sp.csr_matrix(matrix, dtype=np.float32)
-    matrix.sum_duplicates()
+    matrix = canonical(matrix)
     return torch.sparse_csr_tensor(
         torch.from_numpy(matrix.indptr.astype(np.int64)),
         torch.from_numpy(matrix.indices.astype(np.int64)),
@@ -80,12 +93,48 @@ def scipy_csr(matrix: Tensor) -> sp.csr_matrix:
 
 
 def choose_layout(matrix: Any) -> Tensor:
-    """A scipy matrix as sparse CSR where few of its entries are set, else dense."""
-    matrix = sp.csr_matrix(matrix, dtype=np.float32)
-    matrix.sum_duplicates()
-    if matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
-        return csr_tensor(matrix)
-    return torch.from_numpy(matrix.toarray())
+    """A scipy matrix or dense tensor as sparse CSR where few of its entries are set, else dense.
+
+    A dense tensor with negative values stays: standardised columns of dense features are centred, those of sparse ones are not.
+    """
+    few = SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]
+    if isinstance(matrix, Tensor):
+        return matrix.to_sparse_csr() if int(matrix.count_nonzero()) < few and float(matrix.min()) >= 0 else matrix
+    matrix = canonical(matrix)
+    return csr_tensor(matrix) if matrix.nnz < few else torch.from_numpy(matrix.toarray())
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """A tensor on the CPU from a tensor of any layout or an array; ConfigError where it holds no real numbers."""
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            raise ConfigError(f"{name} must hold real numbers, got {value.dtype}")
+        return value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be an array of numbers, got {type(value).__name__} ({error})") from None
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{name} must hold real numbers, got {array.dtype} from {type(value).__name__}")
+    if array.dtype.kind != "b":
+        wide = np.float64 if array.dtype.kind == "f" and array.dtype.itemsize > 4 else np.float32
+        array = array.astype(wide if array.dtype.kind == "f" else np.int64, copy=False)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def as_features(x: Any, name: str) -> Tensor:
+    """Float32 features from a tensor of any layout, an array or a scipy matrix, sparse or dense by :func:`choose_layout`."""
+    sparse = sp.issparse(x)
+    if sparse and x.dtype.kind not in "biuf":
+        raise ConfigError(f"{name}: x must hold real numbers, got {x.dtype}")
+    x = x if sparse else as_tensor(x, f"{name}: x").to(torch.float32)
+    if len(x.shape) != 2:
+        raise ConfigError(f"{name}: x must be of shape (n, f), got {tuple(x.shape)}")
+    if sparse:
+        return choose_layout(x)
+    if x.layout == torch.strided:
+        return choose_layout(x.contiguous())
+    return choose_layout(scipy_csr(x if x.layout == torch.sparse_csr else x.to_sparse_csr()))
 
 
 def normalize_rows(x: Tensor) -> Tensor:
@@ -116,13 +165,15 @@ def standardize(x: Tensor) -> Tensor:
     return (x - x.mean(0)) / torch.where(deviation > 0, deviation, torch.ones(()))
 
 
-def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
+def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool, name: str = "edge_index") -> Tensor:
     """Edges without self-loops and duplicates, sorted by row; both directions where ``undirected``."""
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ConfigError(f"edge_index must be of shape (2, m), got {tuple(edge_index.shape)}")
+    if edge_index.layout != torch.strided or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ConfigError(f"{name} must be dense and of shape (2, m), got {edge_index.layout} {tuple(edge_index.shape)}")
+    if edge_index.numel() and (edge_index.is_floating_point() or edge_index.dtype == torch.bool):
+        raise ConfigError(f"{name} must hold integers, got {edge_index.dtype}")
     edge_index = edge_index.to(torch.int64)
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-        raise ConfigError(f"edge_index must be in [0, {num_nodes}), got {int(edge_index.min())}..{int(edge_index.max())}")
+        raise ConfigError(f"{name} must be in [0, {num_nodes}), got {int(edge_index.min())}..{int(edge_index.max())}")
     row, col = edge_index[:, edge_index[0] != edge_index[1]]
     if undirected:
         row, col = torch.cat([row, col]), torch.cat([col, row])
@@ -130,38 +181,78 @@ def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool) -> Tensor:
     return torch.stack([key // num_nodes, key % num_nodes])
 
 
+def class_labels(y: Any, nodes: int, name: str) -> Tensor | None:
+    """Classes 0..k-1 in the order of their numbers or names, -1 where ``y`` is -1; None where fewer than two classes occur."""
+    if not isinstance(y, Tensor):
+        y = np.asarray(y)
+        if y.dtype.kind in "US":
+            y = np.unique(y, return_inverse=True)[1].reshape(y.shape)
+    y = as_tensor(y, f"{name}: y")
+    if tuple(y.shape) not in ((nodes,), (nodes, 1)):
+        raise ConfigError(f"{name}: y must be of shape ({nodes},), got {tuple(y.shape)}")
+    y = y.reshape(-1)
+    whole = y.to(torch.int64)
+    bad = (whole != y) | (whole < -1)
+    if bool(bad.any()):
+        raise ConfigError(f"{name}: y must hold whole numbers from 0 on, or -1 where unlabelled, got {y[bad][0].item()}")
+    known = whole >= 0
+    classes, numbers = torch.unique(whole[known], return_inverse=True)
+    if len(classes) < 2:
+        return None
+    whole[known] = numbers
+    return whole
+
+
+def _labelled_mask(mask: Tensor | None, y: Tensor | None, nodes: int, name: str) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.shape[:1] != (nodes,):
+        raise ConfigError(f"{name} must have {nodes} rows, got shape {tuple(mask.shape)}")
+    mask = mask.cpu().bool()
+    return mask if y is None else mask & (y >= 0).reshape(-1, *[1] * (mask.dim() - 1))
+
+
 def make_graph(
     name: str,
     edge_index: Tensor,
     x: Tensor,
-    y: Tensor | None = None,
+    y: Any = None,
     undirected: bool = True,
     train_masks: Tensor | None = None,
     val_masks: Tensor | None = None,
     test_mask: Tensor | None = None,
 ) -> Graph:
-    """Check and tidy the parts of a graph; ConfigError names what is wrong."""
+    """Check and tidy the parts of a graph; ConfigError names what is wrong. ``y`` as :func:`class_labels` takes it."""
     if x.dim() != 2 or x.shape[0] < 3 or x.shape[1] < 1:
         raise ConfigError(f"{name}: x must be of shape (n >= 3, f >= 1), got {tuple(x.shape)}")
     values = x.values() if x.layout == torch.sparse_csr else x
     if not bool(values.isfinite().all()):
         raise ConfigError(f"{name}: x must be finite, got NaN or infinite values")
-    if y is not None:
-        y = y.reshape(-1)
-        if y.shape[0] != x.shape[0]:
-            raise ConfigError(f"{name}: y must be of shape ({x.shape[0]},), got {tuple(y.shape)}")
-        y = torch.unique(y, return_inverse=True)[1]
-    masks = [None if m is None else m.bool() for m in (train_masks, val_masks, test_mask)]
-    return Graph(name, clean_edges(edge_index, x.shape[0], undirected), x, y, *masks)
+    nodes = x.shape[0]
+    y = None if y is None else class_labels(y, nodes, name)
+    if train_masks is not None and val_masks is not None and train_masks.shape != val_masks.shape:
+        raise ConfigError(f"{name}: val_masks must be of shape {tuple(train_masks.shape)} as train_masks, got {tuple(val_masks.shape)}")
+    named = {"train_masks": train_masks, "val_masks": val_masks, "test_mask": test_mask}
+    masks = {key: _labelled_mask(mask, y, nodes, f"{name}: {key}") for key, mask in named.items()}
+    return Graph(name, clean_edges(edge_index, nodes, undirected, f"{name}: edge_index"), x, y, **masks)
 
 
 def from_data(data: Any, name: str = "data") -> Graph:
-    """A :class:`Graph` from a torch_geometric ``Data`` object (or anything with x, edge_index and perhaps y)."""
-    x = getattr(data, "x", None)
-    edge_index = getattr(data, "edge_index", None)
-    if x is None or edge_index is None:
-        raise ConfigError(f"{name} must have x and edge_index, got {type(data).__name__}")
-    x = _features(x)
+    """A :class:`Graph` from a torch_geometric ``Data`` object (or anything with x, edge_index and perhaps y).
+
+    The graph is undirected: an edge given in one direction counts in both. Self-loops and repeated edges are dropped. Weights and
+    attributes of edges are not used, which a warning says where there is one number an edge. Features of few entries become sparse.
+    Nodes with y = -1 are unlabelled.
+    """
+    missing = [key for key in ("x", "edge_index") if getattr(data, key, None) is None]
+    if missing:
+        raise ConfigError(f"{name} must have x and edge_index, got {type(data).__name__} without {' and '.join(missing)}")
+    x = as_features(data.x, name)
+    edge_index = as_tensor(data.edge_index, f"{name}: edge_index")
+    edges = edge_index.shape[-1]
+    for key in ("edge_weight", "edge_attr"):
+        if tuple(getattr(getattr(data, key, None), "shape", ())) in ((edges,), (edges, 1)):
+            warn_unused(f"{name}: {key}")
     masks = {}
     for key, plural in (("train_mask", "train_masks"), ("val_mask", "val_masks")):
         mask = getattr(data, key, None)
@@ -172,17 +263,8 @@ def from_data(data: Any, name: str = "data") -> Graph:
         masks["test_mask"] = test
     else:
         masks = {}
-    return make_graph(name, edge_index.cpu(), x, getattr(data, "y", None), True, **masks)
+    return make_graph(name, edge_index, x, getattr(data, "y", None), True, **masks)
 
 
-def _features(x: Any) -> Tensor:
-    if sp.issparse(x):
-        return choose_layout(x)
-    if not isinstance(x, Tensor):
-        x = torch.as_tensor(np.asarray(x))
-    x = x.detach().cpu()
-    if x.layout == torch.strided:
-        return x.to(torch.float32).contiguous()
-    if x.layout != torch.sparse_csr:
-        x = x.to_sparse_csr()
-    return csr_tensor(scipy_csr(x.to(torch.float32)))
+def warn_unused(name: str) -> None:
+    warnings.warn(f"{name} is not used, all edges count the same", UserWarning, stacklevel=3)

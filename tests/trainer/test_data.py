@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +126,192 @@ def test_bad_files_and_graphs(tmp_path):
         make_graph("g", edges, torch.zeros(10, 2), torch.zeros(3))
 
 
+_EDGES = np.array([[0, 1, 2], [1, 2, 3]])
+_CSR = {
+    "x_data": np.ones(4),
+    "x_indices": np.array([0, 1, 2, 0]),
+    "x_indptr": np.array([0, 1, 2, 3, 4]),
+    "x_shape": np.array([4, 3]),
+}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"edge_index": _EDGES.astype(float), "x": np.ones((4, 2))}, "edge_index must hold integers, got torch.float64"),
+        ({"edge_index": _EDGES > 1, "x": np.ones((4, 2))}, "edge_index must hold integers, got torch.bool"),
+        ({"edge_index": _EDGES.astype(str), "x": np.ones((4, 2))}, "edge_index must hold real numbers, got <U21"),
+        ({"edge_index": _EDGES.T, "x": np.ones((4, 2))}, r"edge_index must be .* of shape \(2, m\), got .*\(3, 2\)"),
+        ({"edge_index": _EDGES - 1, "x": np.ones((4, 2))}, r"edge_index must be in \[0, 4\), got -1..2"),
+        ({"edge_index": _EDGES, "x": np.ones(4)}, r"x must be of shape \(n, f\), got \(4,\)"),
+        ({"edge_index": _EDGES, "x": np.ones((4, 2), dtype=complex)}, "x must hold real numbers, got complex128"),
+        ({"edge_index": _EDGES, "x": np.array([["a"]] * 4)}, "x must hold real numbers, got <U1"),
+        ({"edge_index": _EDGES, "x": np.array([[None]] * 4)}, "x cannot be read: Object arrays"),
+        ({"edge_index": _EDGES, "x": np.ones((4, 2)), "y": np.array([None] * 4)}, "y cannot be read: Object arrays"),
+        ({"edge_index": _EDGES, "x": np.ones((4, 2)), "y": np.array([0, 1, 2, np.nan])}, "y must hold whole numbers .* got nan"),
+        ({"edge_index": _EDGES, "x": np.ones((4, 2)), "y": np.zeros(3)}, r"y must be of shape \(4,\), got \(3,\)"),
+        ({"edge_index": _EDGES, **_CSR, "x_indices": np.array([0, 1, 3, 0])}, "x_data, .* are no CSR matrix: .*< 3"),
+        ({"edge_index": _EDGES, **_CSR, "x_indices": np.array([0, -1, 2, 0])}, "are no CSR matrix: .*>= 0"),
+        ({"edge_index": _EDGES, **_CSR, "x_indices": np.array([0, 1.5, 2, 0])}, "x_indices must be a vector of integers, got float64"),
+        ({"edge_index": _EDGES, **_CSR, "x_indptr": np.array([0, 3, 2, 3, 4])}, "are no CSR matrix"),
+        ({"edge_index": _EDGES, **_CSR, "x_indptr": np.array([0, 1, 4])}, "are no CSR matrix"),
+        ({"edge_index": _EDGES, **_CSR, "x_shape": np.array([4])}, "are no CSR matrix"),
+        ({"edge_index": _EDGES, **_CSR, "x_data": np.ones((2, 2))}, r"x_data must be a vector of numbers, got float64 of shape \(2, 2\)"),
+        ({"edge_index": _EDGES, **_CSR, "x_data": np.array(["a"] * 4)}, "x_data must be a vector of numbers, got <U1"),
+    ],
+)
+def test_bad_arrays_are_named(tmp_path, arrays, message):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ConfigError, match=message) as caught:
+        data.read_npz(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_archives(tmp_path):
+    np.savez(tmp_path / "whole.npz", edge_index=_EDGES, x=np.random.default_rng(0).random((4, 200)))
+    content = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ConfigError, match=r"cannot read .*cut.npz: File is not a zip file$"):
+        data.read_npz(tmp_path / "cut.npz")
+    at = len(content) // 2
+    (tmp_path / "flipped.npz").write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+    with pytest.raises(ConfigError, match=r"flipped.npz: x cannot be read: Bad CRC-32"):
+        data.read_npz(tmp_path / "flipped.npz")
+    with open(tmp_path / "single.npz", "wb") as file:
+        np.save(file, np.zeros((4, 2)))
+    with pytest.raises(ConfigError, match=r"single.npz must be an .npz archive, got a single array of shape \(4, 2\)"):
+        data.read_npz(tmp_path / "single.npz")
+    (tmp_path / "text.npz").write_text("edge_index")
+    with pytest.raises(ConfigError, match="cannot read .*text.npz"):
+        data.read_npz(tmp_path / "text.npz")
+
+
+def test_class_names_and_arrays_that_are_not_read(tmp_path):
+    names = np.array(["tree", "bird", "tree", "cat"])
+    np.savez(tmp_path / "mine.npz", edge_index=_EDGES, x=np.ones((4, 2)), y=names, notes=np.array([None, {}]))
+    graph = data.read_npz(tmp_path / "mine.npz")
+    assert graph.y.tolist() == [2, 0, 2, 1] and graph.num_classes == 3
+    empty = np.zeros((2, 0))
+    np.savez(tmp_path / "edgeless.npz", edge_index=empty, x=np.ones((4, 2), dtype=">f4"), y=names.astype("S"))
+    graph = data.read_npz(tmp_path / "edgeless.npz")
+    assert graph.num_edges == 0 and graph.y.tolist() == [2, 0, 2, 1]
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.uint8, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["dense", "coo", "csr", "csc", "numpy", "scipy"])
+def test_features_of_any_kind(kind, layout):
+    pyg = pytest.importorskip("torch_geometric.data")
+    x = torch.tensor([[1, 0, 3], [0, 2, 0], [0, 1, 1], [4, 0, 0]]).to(kind)
+    expected = x.to(torch.float32)
+    if kind == torch.bfloat16 and layout in ("numpy", "scipy") or kind == torch.float16 and layout == "scipy":
+        pytest.skip(f"{layout} has no {kind}")
+    convert = {
+        "dense": lambda: x,
+        "coo": x.to_sparse,
+        "csr": x.to_sparse_csr,
+        "csc": x.to_sparse_csc,
+        "numpy": lambda: x.numpy(),
+        "scipy": lambda: sp.coo_matrix(x.numpy()),
+    }
+    graph = from_data(pyg.Data(x=convert[layout](), edge_index=torch.from_numpy(_EDGES)))
+    assert graph.x.dtype == torch.float32 and torch.equal(graph.x, expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (None, "got Data without x"),
+        (torch.ones(4), r"x must be of shape \(n, f\), got \(4,\)"),
+        (torch.ones(4).to_sparse(), r"x must be of shape \(n, f\), got \(4,\)"),
+        (torch.ones(4, 2, 2), r"got \(4, 2, 2\)"),
+        (torch.ones(4, 0), r"x must be of shape \(n >= 3, f >= 1\), got \(4, 0\)"),
+        (torch.ones(4, 2, dtype=torch.complex64), "x must hold real numbers, got torch.complex64"),
+        (sp.csr_matrix(np.ones((4, 2), dtype=complex)), "x must hold real numbers, got complex128"),
+        (torch.full((4, 2), 1e300, dtype=torch.float64), "x must be finite"),
+        ([["a", "b"]] * 4, "x must hold real numbers, got <U1 from list"),
+        ([[1.0], [1.0, 2.0], [3.0], [4.0]], "x must be an array of numbers, got list"),
+    ],
+)
+def test_features_that_cannot_be_used(x, message):
+    pyg = pytest.importorskip("torch_geometric.data")
+    with pytest.raises(ConfigError, match=message):
+        from_data(pyg.Data(x=x, edge_index=torch.from_numpy(_EDGES)))
+
+
+def test_given_matrices_are_not_written_to():
+    x = sp.csr_matrix((np.ones(5, dtype=np.float32), np.array([2, 2, 0, 1, 0]), np.array([0, 3, 5, 5, 5])), shape=(4, 3))
+    before = x.toarray()
+    torch.testing.assert_close(choose_layout(x), torch.from_numpy(before))
+    assert x.data.tolist() == [1] * 5 and x.indices.tolist() == [2, 2, 0, 1, 0] and np.array_equal(x.toarray(), before)
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "warns"), [("edge_weight", (3,), True), ("edge_attr", (3, 1), True), ("edge_attr", (3, 4), False)]
+)
+def test_edge_weights_are_not_used(key, shape, warns):
+    pyg = pytest.importorskip("torch_geometric.data")
+    content = pyg.Data(x=torch.ones(4, 2), edge_index=torch.from_numpy(_EDGES), **{key: torch.rand(shape)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from_data(content, "mine")
+    found = [str(w.message) for w in caught if w.category is UserWarning and "beta" not in str(w.message)]
+    assert found == ([f"mine: {key} is not used, all edges count the same"] if warns else [])
+
+
+def test_edge_weights_of_a_file_are_not_used(tmp_path):
+    np.savez(tmp_path / "mine.npz", edge_index=_EDGES, x=np.ones((4, 2)), edge_weight=np.ones(3))
+    with pytest.warns(UserWarning, match="edge_weight is not used"):
+        data.read_npz(tmp_path / "mine.npz")
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.float32, torch.float64])
+def test_unlabelled_nodes_are_no_class(kind):
+    y = torch.tensor([7, -1, 3, 7, -1, 9], dtype=kind)
+    mask = torch.tensor([True, True, False, False, True, False])
+    graph = make_graph("g", torch.tensor([[0], [1]]), torch.rand(6, 2), y, True, mask[:, None], ~mask[:, None], mask)
+    assert graph.y.tolist() == [1, -1, 0, 1, -1, 2] and graph.num_classes == 3
+    assert graph.labelled.tolist() == [0, 2, 3, 5]
+    assert graph.train_masks[:, 0].nonzero().flatten().tolist() == [0] == graph.test_mask.nonzero().flatten().tolist()
+    assert graph.val_masks[:, 0].nonzero().flatten().tolist() == [2, 3, 5]
+
+
+@pytest.mark.parametrize("y", [[-1] * 4, [5] * 4, [-1, 2, 2, -1], [0, 0, -1, 0]])
+def test_fewer_than_two_classes_are_no_labels(y):
+    from carlg.evaluate import evaluate
+
+    graph = make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.tensor(y))
+    assert graph.y is None and graph.num_classes == 0 and len(graph.labelled) == 0
+    assert evaluate(graph.x, graph) == {}
+
+
+@pytest.mark.parametrize(
+    ("y", "got"),
+    [
+        (torch.tensor([0.0, 1.0, float("nan")]), "nan"),
+        (torch.tensor([0.0, 1.5, 1.0]), "1.5"),
+        (torch.tensor([0.0, 1.0, float("inf")]), "inf"),
+        (torch.tensor([0, 1, -2]), "-2"),
+        (torch.tensor([0, 1, 1j]), "complex64"),
+        (np.array([b"a", 1, 2.5], dtype=object), "object"),
+        (torch.tensor([[0, 1], [1, 0], [1, 0]]), r"\(3, 2\)"),
+        (torch.tensor([0, 1]), r"\(2,\)"),
+        (np.array([None, 1, 2]), "object"),
+    ],
+)
+def test_labels_that_are_no_classes(y, got):
+    with pytest.raises(ConfigError, match=f"^g: y must .*, got .*{got}"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(3, 2), y)
+
+
+def test_masks_of_another_graph():
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"g: train_masks must have 3 rows, got shape \(4, 1\)"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(3, 2), torch.arange(3), True, mask)
+    with pytest.raises(ConfigError, match=r"val_masks must be of shape \(4, 1\)"):
+        make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.arange(4), True, mask, mask.repeat(1, 2))
+
+
 def test_planetoid_pickles_run_no_code(tmp_path):
     import os
     import pickle
@@ -151,6 +339,47 @@ def test_layout_follows_density():
     few, many = sp.random(40, 40, 0.01, random_state=0), sp.random(40, 40, 0.5, random_state=0)
     assert choose_layout(few).layout == torch.sparse_csr
     assert choose_layout(many).layout == torch.strided
+
+
+def _rare_features(nodes=160, columns=60, share=0.05):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(nodes, columns, generator=generator) * (torch.rand(nodes, columns, generator=generator) < share)
+    x[:, :3] += torch.nn.functional.one_hot(torch.arange(nodes) % 3) * (torch.rand(nodes, 1, generator=generator) < 0.5)
+    return x
+
+
+def test_rare_dense_features_become_sparse(tmp_path, tiny):
+    pyg = pytest.importorskip("torch_geometric.data")
+    x = _rare_features()
+    np.savez(tmp_path / "mine.npz", edge_index=tiny.edge_index.numpy(), x=x.double().numpy(), y=tiny.y.numpy())
+    for graph in (from_data(pyg.Data(x=x, edge_index=tiny.edge_index)), data.read_npz(tmp_path / "mine.npz")):
+        assert graph.is_sparse and graph.x.col_indices().dtype == torch.int64
+        assert torch.equal(graph.x.to_dense(), x)
+        assert torch.equal(graph.x.crow_indices().diff(), (x > 0).sum(1))
+
+
+def test_signed_and_full_dense_features_stay_dense(tiny):
+    pyg = pytest.importorskip("torch_geometric.data")
+    for x in (-_rare_features(), torch.rand(160, 20)):
+        assert not from_data(pyg.Data(x=x, edge_index=tiny.edge_index)).is_sparse
+
+
+def test_sparse_features_give_the_results_of_dense_ones(tiny):
+    from carlg.estimator import CARLG
+    from carlg.evaluate import evaluate
+
+    pyg = pytest.importorskip("torch_geometric.data")
+    x = _rare_features()
+    dense = replace(tiny, x=x).with_features("auto")
+    content = pyg.Data(x=x, edge_index=tiny.edge_index, y=tiny.y)
+    sparse = from_data(content).with_features("auto")
+    torch.testing.assert_close(sparse.x.to_dense(), dense.x)
+    settings = {"epochs": 3, "layers": (24, 12), "predictor": 16}
+    torch.testing.assert_close(CARLG(**settings).fit_transform(content), CARLG(**settings).fit_transform(dense), rtol=1e-3, atol=1e-3)
+    found, expected = (evaluate(g.x, g, splits=2, tasks=("class", "similar")) for g in (sparse, dense))
+    for key in ("accuracy_mean", "validation_mean"):
+        assert found[key] == pytest.approx(expected[key], abs=0.01)
+    assert found["hits10"] == pytest.approx(expected["hits10"], abs=0.02)
 
 
 def test_from_data_takes_masks_and_labels():

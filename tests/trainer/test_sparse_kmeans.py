@@ -1,0 +1,81 @@
+"""k-means of sparse rows against the library's k-means of the same rows as a dense matrix."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+import carlg_kernels as ck
+from carlg.evaluate import unit_length
+from carlg.graph import csr_tensor
+from carlg.sparse_kmeans import _lloyd, _plus_plus, _Points, sparse_kmeans
+
+
+def _rows(n=400, columns=90, groups=5, seed=0, share=0.06):
+    """Rows of length one: random entries, and more of them in the columns of the row's group."""
+    generator = np.random.default_rng(seed)
+    chance = np.full((n, columns), share / 2)
+    group = np.arange(n) % groups
+    for g in range(groups):
+        chance[group == g, g * columns // groups : (g + 1) * columns // groups] *= 10
+    x = sp.csr_matrix((generator.random((n, columns)) < chance) * generator.random((n, columns)), dtype=np.float32)
+    return unit_length(csr_tensor(x)), torch.from_numpy(group)
+
+
+def _inertia(x, labels):
+    means, _ = ck.update_centroids(x, labels, int(labels.max()) + 1)
+    return float((x - means[labels]).square().sum())
+
+
+@pytest.mark.parametrize("clusters", [2, 5, 17])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_iterations_from_the_same_start(clusters, seed):
+    z, _ = _rows(seed=seed)
+    dense = z.to_dense()
+    drawn = torch.randint(clusters, (400,), generator=torch.Generator().manual_seed(seed))
+    start, _ = ck.update_centroids(dense, drawn, clusters)
+    expected = ck.kmeans(dense, clusters, init=start, max_iter=300, tol=0)
+    labels, inertia = _lloyd(_Points(z), start, 300, 0.0)
+    assert torch.equal(labels, expected.labels)
+    assert inertia == pytest.approx(float(expected.inertia), rel=1e-6)
+
+
+def test_empty_clusters_take_the_farthest_points():
+    z, _ = _rows()
+    start = z.to_dense()[[3, 3, 3, 50]]
+    labels, inertia = _lloyd(_Points(z), start, 300, 0.0)
+    assert bool((torch.bincount(labels, minlength=4) > 0).all())
+    assert inertia == pytest.approx(_inertia(z.to_dense(), labels), rel=1e-6)
+
+
+def test_fewer_distinct_rows_than_clusters():
+    x = torch.zeros(12, 6)
+    x[::2, 0], x[1::2, 3] = 1, 1
+    labels = sparse_kmeans(csr_tensor(x.numpy()), 4, 2, torch.Generator().manual_seed(0))
+    assert bool((labels >= 0).all()) and _inertia(x, labels) == pytest.approx(0, abs=1e-6)
+
+
+def test_starts_are_rows_far_apart():
+    """Five groups that share no column: each start has one row of each."""
+    n = 100
+    x = torch.nn.functional.one_hot(torch.arange(n) % 5).float()
+    rows = _plus_plus(_Points(csr_tensor(x.numpy())), 5, 8, torch.Generator().manual_seed(0))
+    assert rows.shape == (8, 5)
+    assert torch.equal((rows % 5).sort(1).values, torch.arange(5).expand(8, 5))
+
+
+def test_best_of_the_starts_is_as_good_as_with_dense_rows():
+    z, group = _rows(n=600, seed=3, share=0.1)
+    dense = z.to_dense()
+    labels = sparse_kmeans(z, 5, 10, torch.Generator().manual_seed(0))
+    expected = ck.kmeans(dense, 5, n_init=10, max_iter=300, generator=torch.Generator().manual_seed(0))
+    assert _inertia(dense, labels) <= 1.002 * float(expected.inertia)
+    # The groups are what the least inertia finds.
+    share = sum(int(torch.bincount(group[labels == k]).max()) for k in range(5)) / 600
+    assert share > 0.95
+
+
+def test_same_generator_same_labels():
+    z, _ = _rows()
+    first, again = (sparse_kmeans(z, 5, 3, torch.Generator().manual_seed(2)) for _ in range(2))
+    assert torch.equal(first, again)
