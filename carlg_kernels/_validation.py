@@ -61,6 +61,19 @@ def check_finite(z: Tensor, name: str = "z") -> None:
         _fail(ValueError, name, "finite", f"{count} NaN or infinite values in {describe(z)}")
 
 
+def check_squares(z: Tensor, name: str = "z") -> None:
+    """Finite, and small enough that no squared distance of two points overflows."""
+    if not may_read_values(z):
+        return
+    dtype = compute_dtype(z.dtype)
+    largest = max(abs(float(bound)) for bound in torch.aminmax(z))
+    most = (torch.finfo(dtype).max / (4 * z.shape[1])) ** 0.5
+    if not largest <= most:
+        check_finite(z, name)
+        kind = str(dtype).removeprefix("torch.")
+        _fail(ValueError, name, f"small enough for squared distances in {kind}, at most {most:.3g} here", f"{largest:.3g}")
+
+
 def check_centroids(centroids: Any, z: Tensor, least: int = 1, name: str = "centroids") -> Tensor:
     """The centroids in the dtype that ``z`` is computed in."""
     if not isinstance(centroids, Tensor):

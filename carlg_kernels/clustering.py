@@ -17,6 +17,7 @@ from carlg_kernels._validation import (
     check_edges,
     check_finite,
     check_points,
+    check_squares,
     check_weights,
     describe,
 )
@@ -120,7 +121,7 @@ def kmeans(
     (tensor([0, 0, 1, 1]), tensor([ 0.5000, 10.5000]), 1.0)
     """
     z = check_points(z).detach()
-    check_finite(z)
+    check_squares(z)
     c = _check_clusters(num_clusters, z.shape[0])
     n_init = check_count(n_init, "n_init")
     max_iter = check_count(max_iter, "max_iter")
@@ -174,7 +175,7 @@ def check_init(init: str | Tensor, z: Tensor, c: int) -> str | Tensor:
         check_choice(init, "init", _STARTS)
         return init
     init = check_centroids(init, z, name="init").detach()
-    check_finite(init, "init")
+    check_squares(init, "init")
     if init.shape[0] != c:
         raise ValueError(f"init must be of shape ({c}, {z.shape[1]}), got {tuple(init.shape)}")
     return init
@@ -287,7 +288,7 @@ def kmedoids(
     precomputed = metric == "precomputed"
     if precomputed and data.shape[1] != n:
         raise ValueError(f"distances_or_z must be square with metric='precomputed', got {describe(data)}")
-    check_finite(data, "distances_or_z")
+    (check_finite if precomputed else check_squares)(data, "distances_or_z")
     if precomputed and data.device.type == "cpu" and float(data.min()) < 0:
         raise ValueError(f"distances_or_z must not be negative, got {float(data.min())}")
     c = _check_clusters(num_clusters, n)
@@ -357,7 +358,7 @@ def graph_distance(z: Tensor, edge_index: Tensor, mix: float = 0.5) -> Tensor:
             [2., 1., 0.]])
     """
     z = check_points(z).detach()
-    check_finite(z)
+    check_squares(z)
     if isinstance(mix, bool) or not isinstance(mix, (int, float)) or not 0 <= mix <= 1:
         raise ValueError(f"mix must be a number in [0, 1], got {describe(mix)}")
     edges = check_edges(edge_index, z)
