@@ -146,7 +146,7 @@ def simplified_silhouette(
     Notes
     -----
     Forward 2ncd flops, backward O(nd); O(n + cd) extra memory. Raises ValueError for fewer than two clusters or only singletons (on
-    GPUs, where reading labels would synchronise, such input gives 0 with a zero gradient unless CK_VALIDATE=1).
+    GPUs, where reading labels would synchronise, such input gives 0 with a zero gradient unless CK_VALIDATE=1). A point that is not finite scores NaN.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def variance_ratio(
     Notes
     -----
     O(nd) time with labels, O(n + cd) extra memory. Empty clusters do not count. Where every point sits on its centroid the spread
-    within is replaced by the machine epsilon times the total spread, with a zero gradient.
+    within is replaced by the machine epsilon times the total spread, with a zero gradient. Points that are not finite give NaN.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int | None = None) -
 
     Notes
     -----
-    O(nd + c^2 d) time, O(n + cd) extra memory. A pair of coinciding centroids scores 0, as in scikit-learn.
+    O(nd + c^2 d) time, O(n + cd) extra memory. A pair of coinciding centroids scores 0, as in scikit-learn. Points that are not finite give NaN.
 
     Examples
     --------
