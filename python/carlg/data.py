@@ -18,7 +18,8 @@ import torch
 
 from carlg import synthetic
 from carlg.config import ConfigError
-from carlg.graph import Graph, choose_layout, make_graph, standardize
+from carlg.graph import Graph, choose_layout, make_graph
+from carlg.scaling import Scaling
 
 _BENCHMARK = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _PLANETOID = "https://github.com/kimiyoung/planetoid/raw/master/data/"
@@ -67,7 +68,7 @@ BUILT_IN = {
 }
 
 
-def load(name: str, root: str | os.PathLike = "data", nodes: int = 1000, features: str = "auto", seed: int = 0) -> Graph:
+def load(name: str, root: str | os.PathLike = "data", nodes: int = 1000, features: str | Scaling = "auto", seed: int = 0) -> Graph:
     """A graph by name (see :data:`SOURCES`), or from the path of an .npz file; its features scaled as ``features`` says."""
     root = pathlib.Path(root)
     if name == "digits":
@@ -177,7 +178,7 @@ def _read_planetoid(name: str, folder: pathlib.Path) -> Graph:
     return make_graph(name, edge_index, choose_layout(x), y, True, train[:, None], val[:, None], hold)
 
 
-def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
+def _read_wiki(folder: pathlib.Path, features: str | Scaling) -> Graph:
     """WikiCS: shift by the global minimum, divide by the row sum, standardise the columns, unless told otherwise."""
     with open(folder / "data.json", encoding="utf-8") as file:
         raw = json.load(file)
@@ -190,10 +191,7 @@ def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
         "test_mask": torch.tensor(raw["test_mask"], dtype=torch.bool),
     }
     graph = make_graph("wiki-cs", edges, x, torch.tensor(raw["labels"]), True, **masks)
-    if features != "auto":
-        return graph.with_features(features)
-    rows = graph.with_features("row")
-    return make_graph("wiki-cs", edges, standardize(rows.x), graph.y, True, **masks)
+    return graph.with_features("row+column" if features == "auto" else features)
 
 
 @contextlib.contextmanager
