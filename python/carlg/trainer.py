@@ -18,6 +18,7 @@ from torch import Tensor
 from carlg.checkpoint import copy_state
 from carlg.clustering import make_clusterer
 from carlg.config import Config
+from carlg.device import resolve_device
 from carlg.encoder import Encoder, Predictor
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
@@ -84,12 +85,6 @@ def parameter_groups(parameters: list[Tensor], relative: bool) -> list[dict[str,
     return [*groups, {"params": [p for p in parameters if p.dim() != 2], "scale": 1.0}]
 
 
-def resolve_device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 class Trainer:
     """Trains on one graph. ``state``/``load_state`` hold everything that the next epoch depends on."""
 
@@ -114,6 +109,7 @@ class Trainer:
         self.labels: Tensor | None = None
         self.history: list[Epoch] = []
         self.kept: dict[str, Tensor] = copy_state(self.encoder)
+        self.kept_labels: Tensor | None = None
         self.best_epoch = 0
         self.best_score = -math.inf
         self.solved = ""
@@ -160,6 +156,7 @@ class Trainer:
             return self._diverged(lr, time.perf_counter() - start)
         labels = self.clusterer(z.detach())
         churn = self._churn(labels)
+        self.labels = labels
         rank = effective_rank(z)
         index = loss = math.nan
         if is_degenerate(labels):
@@ -178,7 +175,6 @@ class Trainer:
         if self.history and math.isnan(index):
             index, loss = self.history[-1].index, self.history[-1].loss
         seconds = time.perf_counter() - start
-        self.labels = labels
         present = int(torch.bincount(labels[labels >= 0], minlength=1).count_nonzero())
         self.epoch += 1
         self._after_epoch(validate)
@@ -240,6 +236,8 @@ class Trainer:
 
     def _keep(self, epoch: int) -> None:
         copy_state(self.encoder, self.kept)
+        clustered = self.labels is not None and bool((self.labels >= 0).any())
+        self.kept_labels = self.labels.clone() if clustered else None
         self.best_epoch = epoch
 
     def _collapse(self, why: str) -> None:
@@ -268,6 +266,7 @@ class Trainer:
             "clusterer": self.clusterer.state(),
             "labels": self.labels,
             "kept": self.kept,
+            "kept_labels": self.kept_labels,
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
             "solved": self.solved,
@@ -284,7 +283,8 @@ class Trainer:
         self.generator.set_state(state["generator"])
         carried = state["clusterer"]
         self.clusterer.load(None if carried is None else carried.to(self.device))
-        self.labels = None if state["labels"] is None else state["labels"].to(self.device)
+        for name in ("labels", "kept_labels"):
+            setattr(self, name, None if state[name] is None else state[name].to(self.device))
         self.kept = {key: value.to(self.device) for key, value in state["kept"].items()}
         self.history = [Epoch(**record) for record in state["history"]]
         for name in ("epoch", "best_epoch", "best_score", "first_rank", "finished", "solved"):
