@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -221,6 +222,8 @@ def _info(arguments: argparse.Namespace) -> None:
     print(f"{'published':<16} {', '.join(sorted(path.stem for path in CONFIGS.glob('*.toml')))}")
 
 
+# What torch says, in errors of several kinds, where a setting asks for more memory or a larger number than there is.
+_TOO_LARGE = re.compile("allocate|overflow", re.IGNORECASE)
 _COMMANDS = {
     "train": _train,
     "evaluate": _evaluate,
@@ -241,10 +244,11 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except (ConfigError, OSError) as error:
         return _refuse(arguments.command, str(error))
-    except (MemoryError, RuntimeError) as error:
-        if "allocate" not in str(error):
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        if not isinstance(error, (MemoryError, OverflowError)) and not _TOO_LARGE.search(reason):
             raise
-        return _refuse(arguments.command, f"not enough memory: {error}")
+        return _refuse(arguments.command, f"a number is too large for this machine: {reason}")
     except KeyboardInterrupt:
         print(f"carlg {arguments.command}: interrupted; --resume continues", file=sys.stderr)
         return 130

@@ -147,8 +147,10 @@ def test_a_full_disk_is_one_line(tmp_path, capsys, monkeypatch):
     _refused(["train", *SMALL, "--epochs", "2", "--quiet", "--out", str(tmp_path)], "No space left", capsys)
 
 
-def test_too_little_memory_is_one_line(tmp_path, capsys):
-    _refused(["train", "--dataset", "sbm", "--nodes", str(10**14), "--out", str(tmp_path), "--quiet"], "memory", capsys)
+@pytest.mark.parametrize("size", [10**18, 10**24])
+@pytest.mark.parametrize("setting", ["nodes", "threads", "predictor", "layers"])
+def test_sizes_beyond_the_machine_are_one_line(setting, size, tmp_path, capsys):
+    _refused(["train", *SMALL, f"--{setting}", str(size), "--out", str(tmp_path), "--quiet"], "", capsys)
 
 
 def test_not_evaluated(run, tmp_path, capsys):
