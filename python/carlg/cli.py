@@ -138,12 +138,12 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
     from carlg import checkpoint
-    from carlg.comparison import compare
+    from carlg.comparison import check_most, compare
     from carlg.evaluate import resolve_protocol
     from carlg.propagation import Inputs
     from carlg.run import load_graph, load_run
 
-    folder = pathlib.Path(arguments.run)
+    folder, most = pathlib.Path(arguments.run), check_most(arguments.evaluate_nodes)
     run = load_run(folder)
     config = recipe(str(folder / "config.toml"), **_settings(arguments))
     graph = load_graph(config, run.scaling)
@@ -153,7 +153,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if graph.y is None:
         raise ConfigError(f"{graph.name} has no labels to evaluate with")
     protocol = resolve_protocol(config.protocol, graph)
-    most = _at_least_zero("evaluate-nodes", arguments.evaluate_nodes)
     result = {
         "dataset": graph.name,
         "variant": config.variant,
@@ -171,12 +170,6 @@ def _without_splits(figures: dict[str, Any]) -> dict[str, Any]:
     """Figures without the accuracy of every split, at any depth."""
     kept = {key: value for key, value in figures.items() if key != "accuracies"}
     return {key: _without_splits(value) if isinstance(value, dict) else value for key, value in kept.items()}
-
-
-def _at_least_zero(name: str, value: int) -> int:
-    if value < 0:
-        raise ConfigError(f"{name} must be at least 0, got {value}")
-    return value
 
 
 def _embed(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from carlg.classifier import take_rows
-from carlg.config import Config
+from carlg.config import Config, ConfigError
 from carlg.encoder import Encoder
 from carlg.evaluate import evaluate
 from carlg.graph import Graph
@@ -18,6 +18,8 @@ from carlg.trainer import build_models
 
 # Nodes up to which all are evaluated; the published graphs have fewer.
 MOST_NODES = 50_000
+# Fewer make no splits worth the name.
+_LEAST_NODES = 50
 _EMPTY = dict.fromkeys(("accuracy_mean", "accuracy_std", "nmi", "homogeneity", "hits5", "hits10"))
 
 
@@ -30,12 +32,19 @@ def untrained_encoder(config: Config, inputs: Inputs) -> Encoder:
     return encoder
 
 
+def check_most(most: int) -> int:
+    """The number of nodes to evaluate at most, where it makes sense."""
+    if most and most < _LEAST_NODES:
+        raise ConfigError(f"evaluate_nodes must be 0 (all) or at least {_LEAST_NODES}, got {most}")
+    return most
+
+
 def compare(
     embeddings: Tensor, graph: Graph, config: Config, inputs: Inputs, protocol: str, most: int = MOST_NODES, quiet: bool = True
 ) -> dict[str, Any]:
     """Figures of metrics.json: of the embedding, under random_init and raw_features those of the others, and how many nodes they rest on."""
     if graph.y is None:
-        return no_figures()
+        return no_figures(graph)
     untrained = untrained_encoder(config, inputs).embed(inputs).cpu()
     rows = _evaluated(graph, protocol, most)
     part = graph if rows is None else _part(graph, rows)
@@ -44,12 +53,12 @@ def compare(
         if not quiet:
             print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
         figures[name] = {**_EMPTY, **evaluate(x if rows is None else _rows(x, rows), part, protocol, config.splits)}
-    return {**figures.pop("trained"), **figures, "evaluated_nodes": part.num_nodes}
+    return {**figures.pop("trained"), **figures, "evaluated_nodes": _labelled(part), "labelled_nodes": _labelled(graph)}
 
 
-def no_figures() -> dict[str, Any]:
+def no_figures(graph: Graph) -> dict[str, Any]:
     """The keys of :func:`compare` where nothing is evaluated."""
-    return {**_EMPTY, "random_init": dict(_EMPTY), "raw_features": dict(_EMPTY), "evaluated_nodes": 0}
+    return {**_EMPTY, "random_init": dict(_EMPTY), "raw_features": dict(_EMPTY), "evaluated_nodes": 0, "labelled_nodes": _labelled(graph)}
 
 
 def _evaluated(graph: Graph, protocol: str, most: int) -> Tensor | None:
@@ -58,6 +67,10 @@ def _evaluated(graph: Graph, protocol: str, most: int) -> Tensor | None:
         return None
     labelled = (graph.y >= 0).nonzero().flatten()
     return labelled[sample_rows(len(labelled), most)]
+
+
+def _labelled(graph: Graph) -> int:
+    return 0 if graph.y is None else int((graph.y >= 0).sum())
 
 
 def _part(graph: Graph, rows: Tensor) -> Graph:

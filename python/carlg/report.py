@@ -118,8 +118,8 @@ def _table(metrics: dict[str, Any]) -> str:
         f"Protocol {metrics['protocol']}, {len(metrics['accuracies'])} splits (± is the deviation over splits), one-vs-rest logistic "
         f"regression. Selection of the encoder: {metrics['selection']}. Clustering: mean of 10 fits."
     )
-    if metrics["evaluated_nodes"] < metrics["nodes"]:
-        note += f" On {metrics['evaluated_nodes']:,} of {metrics['nodes']:,} nodes, drawn at random."
+    if metrics["evaluated_nodes"] < metrics["labelled_nodes"]:
+        note += f" On {metrics['evaluated_nodes']:,} of {metrics['labelled_nodes']:,} labelled nodes, drawn at random."
     return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table><p class='note'>{html.escape(note)}</p>"
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from carlg import checkpoint, data, measure
-from carlg.comparison import MOST_NODES, compare, no_figures
+from carlg.comparison import MOST_NODES, check_most, compare, no_figures
 from carlg.config import Config, ConfigError, recipe
 from carlg.device import resolve_device
 from carlg.encoder import Encoder
@@ -81,7 +81,7 @@ def train(
     evaluate : bool
         Evaluate where the graph has labels; without it the figures of metrics.json are null.
     evaluate_nodes : int
-        Labelled nodes to evaluate at most, drawn at random; 0: all. Published masks are always used whole.
+        Labelled nodes to evaluate at most, drawn at random; 0: all, else at least 50. Published masks are always used whole.
     **settings
         Any field of :class:`carlg.Config`.
 
@@ -91,8 +91,7 @@ def train(
     >>> run.embeddings.shape
     torch.Size([200, 256])
     """
-    if evaluate_nodes < 0:
-        raise ConfigError(f"evaluate_nodes must be at least 0, got {evaluate_nodes}")
+    most = check_most(evaluate_nodes) if evaluate else None
     folder = None if out is None else pathlib.Path(out)
     chosen = _settings(config, folder if resume else None, settings)
     resolve_device(chosen.device)
@@ -105,12 +104,11 @@ def train(
         graph = (graph if isinstance(graph, Graph) else from_data(graph)).with_features(chosen.features)
     if chosen.select == "validation" and graph.y is None:
         raise ConfigError(f"select validation needs labels, {graph.name} has none")
-    resolve_protocol(chosen.protocol, graph)
-    most = evaluate_nodes if evaluate else None
+    protocol = resolve_protocol(chosen.protocol, graph) if evaluate or chosen.select == "validation" else chosen.protocol
     if folder is None:
-        return _train(graph, chosen, None, False, False, quiet, most)
+        return _train(graph, chosen, protocol, None, False, False, quiet, most)
     with checkpoint.only_run(folder):
-        return _train(graph, chosen, folder, resume, report, quiet, most)
+        return _train(graph, chosen, protocol, folder, resume, report, quiet, most)
 
 
 def _settings(config: Config | str | None, resumed: pathlib.Path | None, settings: dict[str, Any]) -> Config:
@@ -131,14 +129,13 @@ def load_graph(config: Config, scaling: Scaling | None = None) -> Graph:
 
 
 def _train(
-    graph: Graph, config: Config, folder: pathlib.Path | None, resume: bool, report: bool, quiet: bool, evaluate_nodes: int | None
+    graph: Graph, config: Config, protocol: str, folder: pathlib.Path | None, resume: bool, report: bool, quiet: bool, most: int | None
 ) -> Run:
     trainer = make_trainer(graph, config)
     measure.reset_gpu_peak(trainer.device)
     known = checkpoint.fingerprint(graph)
     if folder is not None:
         _restore(trainer, folder, resume)
-    protocol = resolve_protocol(config.protocol, graph)
     progress = Progress(config.epochs, trainer.epoch, quiet)
     log = EventLog(folder, trainer.epoch)
 
@@ -154,10 +151,7 @@ def _train(
     peaks = {"peak_memory_mb": measure.peak_memory_mb(), "gpu_peak_memory_mb": measure.gpu_peak_memory_mb(trainer.device)}
     embeddings = trainer.embed(encoder).cpu()
     start = time.perf_counter()
-    if evaluate_nodes is None:
-        figures = no_figures()
-    else:
-        figures = compare(embeddings, graph, config, trainer.inputs, protocol, evaluate_nodes, quiet)
+    figures = no_figures(graph) if most is None else compare(embeddings, graph, config, trainer.inputs, protocol, most, quiet)
     metrics = {**_metrics(trainer, protocol), **peaks, "evaluation_seconds": time.perf_counter() - start, **figures}
     metrics |= {"graph": known, "versions": measure.versions()}
     if folder is not None:

@@ -92,6 +92,7 @@ def test_events_hold_every_epoch(run):
         pytest.param(["train", "--device", "cuda"], "device must be one of auto, cpu", marks=NO_CUDA),
         (["train", "--dataset", "given"], "--dataset"),
         (["train", *SMALL, "--evaluate-nodes", "-1"], "evaluate_nodes"),
+        (["evaluate", "nowhere", "--evaluate-nodes", "7"], "evaluate_nodes"),
         (["train", *SMALL, "--out", "text.json"], "text.json"),
         (["train", *SMALL, "--out", "text.json/inside"], "text.json"),
         (["embed", "text.json"], "text.json"),
@@ -169,7 +170,7 @@ def test_large_graphs_are_evaluated_on_a_sample(run, tmp_path, capsys):
     assert main(["train", *SMALL, "--epochs", "4", "--out", str(tmp_path), "--quiet", "--evaluate-nodes", "90"]) == 0
     metrics = _metrics(tmp_path)
     assert metrics["evaluated_nodes"] == 90 and 0 <= metrics["accuracy_mean"] <= 1
-    assert metrics["hits5"] != _metrics(run)["hits5"] and "On 90 of 160 nodes" in (tmp_path / "report.html").read_text()
+    assert metrics["hits5"] != _metrics(run)["hits5"] and "On 90 of 160 labelled nodes" in (tmp_path / "report.html").read_text()
     assert main(["evaluate", str(tmp_path), "--evaluate-nodes", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["hits5"] == _metrics(run)["hits5"]
 
