@@ -23,7 +23,7 @@ class CARLG:
     ----------
     encoder_ : Encoder
     labels_ : Tensor, shape (n,)
-        Clusters of the kept encoder; None where it was never clustered, as after a collapse at once.
+        Clusters of the kept encoder, -1 where no mini-batch had reached a node; None where it was never clustered.
     history_ : list of Epoch
     scaling_ : Scaling
         How the features were scaled; :meth:`transform` scales by the same numbers.

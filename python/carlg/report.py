@@ -134,12 +134,18 @@ def _charts(trainer: Trainer, metrics: dict[str, Any]) -> str:
         ("Learning rate", "lr", "--grey", False),
     )
     charts = [line_chart(title, epochs, [getattr(r, key) for r in trainer.history], color, mark, log) for title, key, color, log in curves]
-    labels = trainer.kept_labels
+    labels = _clusters(trainer)
     if labels is not None:
-        sizes = torch.bincount(labels[labels >= 0].cpu(), minlength=trainer.clusters)
+        sizes = torch.bincount(labels[labels >= 0], minlength=trainer.clusters)
         ordered = sizes.sort(descending=True).values.tolist()
         charts.append(bar_chart("Points in every cluster of the kept encoder", ordered, "--teal", "clusters by size"))
     return "".join(charts)
+
+
+def _clusters(trainer: Trainer) -> Tensor | None:
+    """Clusters of the kept encoder, where it was clustered; -1 marks nodes that no batch has reached."""
+    labels = trainer.kept_labels
+    return labels.cpu() if labels is not None and bool((labels >= 0).any()) else None
 
 
 def _points(trainer: Trainer, embeddings: Tensor) -> dict[str, Any]:
@@ -147,8 +153,9 @@ def _points(trainer: Trainer, embeddings: Tensor) -> dict[str, Any]:
     colors: dict[str, list[int]] = {}
     if trainer.graph.y is not None:
         colors["class"] = trainer.graph.y[rows].tolist()
-    if trainer.kept_labels is not None:
-        colors["cluster"] = trainer.kept_labels.cpu()[rows].tolist()
+    labels = _clusters(trainer)
+    if labels is not None:
+        colors["cluster"] = labels[rows].tolist()
     return {
         "rows": rows.tolist(),
         "nodes": trainer.graph.num_nodes,

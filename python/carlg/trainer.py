@@ -236,9 +236,8 @@ class Trainer:
 
     def _keep(self, epoch: int) -> None:
         copy_state(self.encoder, self.kept)
-        clustered = self.labels is not None and bool((self.labels >= 0).any())
-        self.kept_labels = self.labels.clone() if clustered else None
         self.best_epoch = epoch
+        self.kept_labels = None if self.labels is None else self.labels.clone()
 
     def _collapse(self, why: str) -> None:
         self.finished = f"collapse: {why}"

@@ -277,6 +277,13 @@ def test_figures_and_clusters_are_of_the_kept_encoder(tiny, tmp_path, monkeypatc
     assert torch.equal(carlg.CARLG(**settings).fit(tiny).labels_, seen[0])
 
 
+def test_report_without_clusters_of_the_kept_encoder(tiny, tmp_path, monkeypatch):
+    """A mini-batch run that keeps the untrained encoder has not clustered it."""
+    monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")
+    done = carlg.train(tiny, tmp_path, layers=(24, 12), predictor=16, epochs=2, batch_nodes=60, evaluate=False)
+    assert done.metrics["best_epoch"] == 0 and "Points in every cluster" not in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("norm", ["layer", "batch"])
 def test_untrained_encoder_is_that_of_epoch_zero(tiny, monkeypatch, norm):
     monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")

@@ -12,9 +12,9 @@ from carlg.cli import main
 @pytest.fixture
 def arguments(tmp_path, monkeypatch, tiny):
     """Command line of a reproduction on a small graph with small settings."""
-    small = reproduce.recipe(layers=(24, 12), predictor=16, epochs=2, splits=2)
+    small = {"layers": (24, 12), "predictor": 16, "epochs": 2, "splits": 2}
     monkeypatch.setattr(data, "load", lambda name, root: tiny)
-    monkeypatch.setattr(reproduce, "_config", lambda name, variant, settings, seed: small.replace(variant=variant, seed=seed))
+    monkeypatch.setattr(reproduce, "_config", lambda name, variant, settings, seed: reproduce.recipe(variant=variant, seed=seed, **small))
     files = ["--results", str(tmp_path / "rows.json"), "--out", str(tmp_path / "TABLES.md")]
     return lambda *more: ["reproduce", "--settings", "defaults", "--seeds", "0,1", "--variants", "sim", *files, *more]
 
