@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -16,6 +18,8 @@ from torch import Tensor
 
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, from_published, to_published
+from carlg.graph import Graph
+from carlg.scaling import Scaling
 
 
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
@@ -40,13 +44,27 @@ def write_text(path: pathlib.Path, content: str) -> None:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    """JSON proper: numbers that are not finite become null."""
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_array(path: pathlib.Path, array: np.ndarray) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     write_bytes(path, buffer.getvalue())
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, or its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def save(path: pathlib.Path, state: dict[str, Any]) -> None:
@@ -61,19 +79,73 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except Exception as error:
-        raise ConfigError(f"{path} is not a checkpoint: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"{path} is not a checkpoint: {first_line(error)}") from None
     if not isinstance(state, dict):
         raise ConfigError(f"{path} must hold a dictionary, got {type(state).__name__}")
     return state
 
 
-def save_encoder(path: pathlib.Path, encoder: Encoder, **about: Any) -> None:
-    """The encoder under the authors' parameter names, so that either code reads the other's files."""
+def load_array(path: pathlib.Path) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{path} is not an array: {first_line(error)}") from None
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{path} must hold one array, got {type(array).__name__}")
+    return array
+
+
+def fingerprint(graph: Graph) -> dict[str, Any]:
+    """Sizes and hashes by which a graph is known again."""
+    x = [graph.x.crow_indices(), graph.x.col_indices(), graph.x.values()] if graph.is_sparse else [graph.x]
+    return {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "edge_index": _digest([graph.edge_index]),
+        "x": _digest(x),
+    }
+
+
+def _digest(tensors: list[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.cpu().contiguous().numpy())
+    return digest.hexdigest()[:32]
+
+
+def same_graph(graph: Graph, known: dict[str, Any] | None, what: str) -> None:
+    """ConfigError names what differs between a graph and the fingerprint of the one trained on; files without one pass."""
+    if known is None:
+        return
+    found = fingerprint(graph)
+    sizes = [f"{key} ({found[key]}, not {known[key]})" for key in ("nodes", "edges", "features") if found[key] != known[key]]
+    contents = [key for key in ("edge_index", "x") if found[key] != known[key]]
+    if sizes or contents:
+        raise ConfigError(f"{what}: {graph.name} is not the graph it was trained on; {', '.join(sizes or contents)} differ")
+
+
+def save_encoder(path: pathlib.Path, encoder: Encoder, graph: Graph) -> None:
+    """The encoder under the authors' parameter names, so that either code reads the other's files; beside it what it was trained on."""
+    scaling = graph.scaling or Scaling("none")
+    about = {"features": graph.num_features, "scaling": scaling.state(), "graph": fingerprint(graph)}
     save(path, {"model": to_published(encoder), **about})
 
 
 def load_encoder(path: str | os.PathLike) -> Encoder:
-    return from_published(load(path))
+    return load_model(path)[0]
+
+
+def load_model(path: str | os.PathLike) -> tuple[Encoder, Scaling | None, dict[str, Any] | None]:
+    """An encoder, the scaling of its features and its graph's fingerprint; both are absent in the authors' files."""
+    state = load(path)
+    try:
+        scaling = Scaling(**state["scaling"]) if "scaling" in state else None
+        return from_published(state), scaling, state.get("graph")
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def copy_state(module: torch.nn.Module, into: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -89,10 +161,23 @@ def copy_state(module: torch.nn.Module, into: dict[str, Tensor] | None = None) -
 @contextlib.contextmanager
 def only_run(folder: pathlib.Path) -> Iterator[None]:
     """Refuse a second run that writes to the same folder at the same time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise ConfigError(f"out must be a folder to write to, got {folder}: {error.strerror or error}") from None
+    with lock:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"another run is writing to {folder}") from None
+        yield
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Wait until no other process holds the lock beside ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

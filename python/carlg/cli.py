@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -17,7 +18,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def _add_settings(parser: argparse.ArgumentParser, names: list[str]) -> None:
+def _add_settings(parser: argparse.ArgumentParser, names: list[str], otherwise: str = "") -> None:
+    """Flags of some settings; ``otherwise`` says what holds without the flag where that is not the default of a run."""
     for name in names:
         field = FIELDS[name]
         flag = "--" + name.replace("_", "-")
@@ -26,6 +28,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: list[str]) -> None:
         text = f"{field.metadata['help']} (default: {str(shown).lower() if default is None else shown}"
         special = [f"{variant}: {values[name]}" for variant, values in RECIPES.items() if name in values]
         text += f"; {', '.join(special)})" if special else ")"
+        text = f"{field.metadata['help']} (default: {otherwise})" if otherwise else text
         text = text.replace("%", "%%")
         if isinstance(default, bool):
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
@@ -33,6 +36,16 @@ def _add_settings(parser: argparse.ArgumentParser, names: list[str]) -> None:
             choices = field.metadata["choices"]
             metavar = "|".join(choices) if choices else type(default).__name__.upper()
             parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=text)
+
+
+def _add_evaluate_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--evaluate-nodes",
+        type=int,
+        default=50_000,
+        metavar="INT",
+        help="labelled nodes to evaluate at most, drawn at random; 0: all; published masks are used whole (default: 50000)",
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,15 +62,30 @@ def build_parser() -> argparse.ArgumentParser:
         help="settings from a TOML file, or `published`: the authors' settings "
         "for this variant and data set (default: none, the label-free recipe)",
     )
-    train.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
+    train.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue from the checkpoint in --out, with the settings of its config.toml; flags that differ from them are refused",
+    )
     train.add_argument("--no-report", action="store_true", help="do not write report.html")
+    train.add_argument(
+        "--no-evaluate", action="store_true", help="do not evaluate, though there are labels; `carlg evaluate` does it later"
+    )
+    _add_evaluate_nodes(train)
     train.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
     evaluate = commands.add_parser("evaluate", allow_abbrev=False, help="evaluate a saved run, perhaps by another protocol")
     evaluate.add_argument("run", help="folder written by `carlg train`")
-    _add_settings(evaluate, ["root", "protocol", "splits"])
+    _add_settings(evaluate, ["dataset", "root", "protocol", "splits"], "that of the run")
+    _add_evaluate_nodes(evaluate)
 
-    embed = commands.add_parser("embed", allow_abbrev=False, help="apply a trained encoder to a graph")
+    embed = commands.add_parser(
+        "embed",
+        allow_abbrev=False,
+        help="apply a trained encoder to a graph",
+        description="Apply a trained encoder to a graph. Settings not given are those of the run's folder; features are scaled by the numbers "
+        "saved with the encoder, unless --features is given or the file (the authors') has none.",
+    )
     embed.add_argument("encoder", help="folder of a run, or an encoder.pt (the authors' files too)")
     _add_settings(embed, ["dataset", "root", "features", "nodes", "seed"])
     embed.add_argument("--out", default="embeddings.npy", metavar="FILE", help="array to write (default: embeddings.npy)")
@@ -91,24 +119,37 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _train(arguments: argparse.Namespace) -> None:
     from carlg.run import train
 
-    config = recipe(arguments.config, **_settings(arguments))
+    settings = _settings(arguments)
+    config = recipe(arguments.config, **settings)
     name = pathlib.Path(config.dataset).stem
-    out = arguments.out or f"runs/{name}-{config.variant}-{config.seed}"
-    train(out=out, config=config, resume=arguments.resume, report=not arguments.no_report, quiet=arguments.quiet)
+    train(
+        out=arguments.out or f"runs/{name}-{config.variant}-{config.seed}",
+        config=arguments.config,
+        resume=arguments.resume,
+        report=not arguments.no_report,
+        quiet=arguments.quiet,
+        evaluate=not arguments.no_evaluate,
+        evaluate_nodes=arguments.evaluate_nodes,
+        **settings,
+    )
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
-    from carlg import checkpoint, data
-    from carlg.evaluate import evaluate, resolve_protocol
-    from carlg.run import load_run
+    from carlg import checkpoint
+    from carlg.comparison import check_most, compare
+    from carlg.evaluate import resolve_protocol
+    from carlg.propagation import Inputs
+    from carlg.run import load_graph, load_run
 
-    config, _, embeddings = load_run(arguments.run)
-    config = recipe(config=str(pathlib.Path(arguments.run) / "config.toml"), **_settings(arguments))
-    graph = data.load(config.dataset, config.root, config.nodes, config.features, config.seed)
-    if graph.num_nodes != embeddings.shape[0]:
-        raise ConfigError(f"{arguments.run} embeds {embeddings.shape[0]} nodes, {graph.name} has {graph.num_nodes}")
+    folder, most = pathlib.Path(arguments.run), check_most(arguments.evaluate_nodes)
+    run = load_run(folder)
+    config = recipe(str(folder / "config.toml"), **_settings(arguments))
+    graph = load_graph(config, run.scaling)
+    checkpoint.same_graph(graph, run.graph, f"cannot evaluate {folder}")
+    if graph.num_nodes != run.embeddings.shape[0]:
+        raise ConfigError(f"{folder} embeds {run.embeddings.shape[0]} nodes, {graph.name} has {graph.num_nodes}")
     if graph.y is None:
         raise ConfigError(f"{graph.name} has no labels to evaluate with")
     protocol = resolve_protocol(config.protocol, graph)
@@ -118,22 +159,29 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         "protocol": protocol,
         "selection": config.select,
         "seed": config.seed,
-        **evaluate(torch.from_numpy(embeddings), graph, protocol, config.splits),
+        **compare(torch.from_numpy(run.embeddings), graph, config, Inputs(graph), protocol, most, quiet=False),
     }
     name = protocol.replace("/", "-")
-    checkpoint.write_json(pathlib.Path(arguments.run) / f"evaluation-{name}.json", result)
-    print(json.dumps({key: value for key, value in result.items() if key != "accuracies"}, indent=2))
+    checkpoint.write_json(folder / f"evaluation-{name}.json", result)
+    print(json.dumps(_without_splits(result), indent=2))
+
+
+def _without_splits(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures without the accuracy of every split, at any depth."""
+    kept = {key: value for key, value in figures.items() if key != "accuracies"}
+    return {key: _without_splits(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    from carlg import checkpoint, data
+    from carlg import checkpoint
     from carlg.propagation import Inputs
+    from carlg.run import load_graph
 
     path = pathlib.Path(arguments.encoder)
-    base = path / "config.toml" if path.is_dir() else None
-    config = recipe(str(base) if base is not None else None, **_settings(arguments))
-    encoder = checkpoint.load_encoder(path / "encoder.pt" if path.is_dir() else path)
-    graph = data.load(config.dataset, config.root, config.nodes, config.features, config.seed)
+    settings = _settings(arguments)
+    config = recipe(str(path / "config.toml") if path.is_dir() else None, **settings)
+    encoder, scaling, _ = checkpoint.load_model(path / "encoder.pt" if path.is_dir() else path)
+    graph = load_graph(config, None if "features" in settings else scaling)
     embeddings = encoder.embed(Inputs(graph))
     checkpoint.write_array(pathlib.Path(arguments.out), embeddings.numpy())
     print(f"{arguments.out}: {embeddings.shape[0]} nodes, {embeddings.shape[1]} dimensions")
@@ -167,6 +215,8 @@ def _info(arguments: argparse.Namespace) -> None:
     print(f"{'published':<16} {', '.join(sorted(path.stem for path in CONFIGS.glob('*.toml')))}")
 
 
+# What torch says, in errors of several kinds, where a setting asks for more memory or a larger number than there is.
+_TOO_LARGE = re.compile("allocate|overflow", re.IGNORECASE)
 _COMMANDS = {
     "train": _train,
     "evaluate": _evaluate,
@@ -183,12 +233,22 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["THP_MEM_ALLOC_ENABLE"] = "0"
     try:
         _COMMANDS[arguments.command](arguments)
-    except (ConfigError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        print(f"carlg {arguments.command}: error: {error}", file=sys.stderr)
-        return 2
+    except BrokenPipeError:
+        return 0
+    except (ConfigError, OSError) as error:
+        return _refuse(arguments.command, str(error))
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        if not isinstance(error, (MemoryError, OverflowError)) and not _TOO_LARGE.search(reason):
+            raise
+        return _refuse(arguments.command, f"a number is too large for this machine: {reason}")
     except KeyboardInterrupt:
         print(f"carlg {arguments.command}: interrupted; --resume continues", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
     return 0
+
+
+def _refuse(command: str, message: str) -> int:
+    """One line on stderr, and the code of bad arguments."""
+    print(f"carlg {command}: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -19,7 +19,8 @@ import torch
 
 from carlg import synthetic
 from carlg.config import ConfigError
-from carlg.graph import Graph, as_features, as_tensor, choose_layout, make_graph, standardize, warn_unused
+from carlg.graph import Graph, as_features, as_tensor, choose_layout, make_graph, warn_unused
+from carlg.scaling import Scaling
 
 _BENCHMARK = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _PLANETOID = "https://github.com/kimiyoung/planetoid/raw/master/data/"
@@ -69,7 +70,7 @@ BUILT_IN = {
 }
 
 
-def load(name: str, root: str | os.PathLike = "data", nodes: int = 1000, features: str = "auto", seed: int = 0) -> Graph:
+def load(name: str, root: str | os.PathLike = "data", nodes: int = 1000, features: str | Scaling = "auto", seed: int = 0) -> Graph:
     """A graph by name (see :data:`SOURCES`), or from the path of an .npz file; its features scaled as ``features`` says."""
     root = pathlib.Path(root)
     if name == "digits":
@@ -220,7 +221,7 @@ def _read_planetoid(name: str, folder: pathlib.Path) -> Graph:
     return make_graph(name, edge_index, choose_layout(x), y, True, train[:, None], val[:, None], hold)
 
 
-def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
+def _read_wiki(folder: pathlib.Path, features: str | Scaling) -> Graph:
     """WikiCS: shift by the global minimum, divide by the row sum, standardise the columns, unless told otherwise."""
     with open(folder / "data.json", encoding="utf-8") as file:
         raw = json.load(file)
@@ -233,9 +234,7 @@ def _read_wiki(folder: pathlib.Path, features: str) -> Graph:
         "test_mask": torch.tensor(raw["test_mask"], dtype=torch.bool),
     }
     graph = make_graph("wiki-cs", edges, x, torch.tensor(raw["labels"]), True, **masks)
-    if features != "auto":
-        return graph.with_features(features)
-    return replace(graph, x=standardize(graph.with_features("row").x))
+    return graph.with_features("row+column" if features == "auto" else features)
 
 
 @contextlib.contextmanager

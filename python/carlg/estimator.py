@@ -8,6 +8,7 @@ from carlg.config import Config, ConfigError, recipe
 from carlg.graph import Graph, from_data
 from carlg.propagation import Inputs
 from carlg.run import make_trainer
+from carlg.scaling import Scaling
 
 
 class CARLG:
@@ -22,8 +23,15 @@ class CARLG:
     ----------
     encoder_ : Encoder
     labels_ : Tensor, shape (n,)
-        Clusters of the last epoch.
+        Clusters of the kept encoder, -1 where no mini-batch had reached a node; None where it was never clustered.
     history_ : list of Epoch
+    scaling_ : Scaling
+        How the features were scaled; :meth:`transform` scales by the same numbers.
+
+    Notes
+    -----
+    Features that were not scaled yet, of a ``Data`` or a ``Graph``, are scaled as the setting ``features`` says; a graph from
+    :func:`carlg.load` or ``with_features`` is taken as it is.
 
     Examples
     --------
@@ -46,9 +54,11 @@ class CARLG:
         return self
 
     def fit(self, data: Any, y: Any = None) -> "CARLG":
-        trainer = make_trainer(self._graph(data), self.config)
+        graph = _as_graph(data).with_features(self.config.features)
+        trainer = make_trainer(graph, self.config)
         self.encoder_ = trainer.run()
-        self.labels_, self.history_ = trainer.labels, trainer.history
+        self.labels_, self.history_ = trainer.kept_labels, trainer.history
+        self.scaling_ = graph.scaling or Scaling("none")
         return self
 
     def transform(self, data: Any) -> Tensor:
@@ -56,12 +66,11 @@ class CARLG:
         if not hasattr(self, "encoder_"):
             raise ConfigError("fit comes before transform")
         device = self.encoder_.layers[0].weight.device
-        return self.encoder_.embed(Inputs(self._graph(data), device)).cpu()
+        return self.encoder_.embed(Inputs(_as_graph(data).with_features(self.scaling_), device)).cpu()
 
     def fit_transform(self, data: Any, y: Any = None) -> Tensor:
         return self.fit(data).transform(data)
 
-    def _graph(self, data: Any) -> Graph:
-        if isinstance(data, Graph):
-            return data
-        return from_data(data).with_features(self.config.features)
+
+def _as_graph(data: Any) -> Graph:
+    return data if isinstance(data, Graph) else from_data(data)

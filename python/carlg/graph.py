@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from carlg.config import ConfigError
+from carlg.scaling import Scaling, fit_scaling
 
 # A sparse product moves about an eighth of the numbers a dense one does in the same time.
 SPARSE_BELOW = 0.1
@@ -28,6 +29,7 @@ class Graph:
     train_masks: Tensor | None = None  # (n, s) bool, labelled nodes only, as the other masks
     val_masks: Tensor | None = None  # (n, s) bool
     test_mask: Tensor | None = None  # (n,) bool
+    scaling: Scaling | None = None  # how x was made from the features as given; None: not scaled yet
 
     @property
     def num_nodes(self) -> int:
@@ -54,14 +56,25 @@ class Graph:
     def is_sparse(self) -> bool:
         return self.x.layout == torch.sparse_csr
 
-    def with_features(self, mode: str) -> "Graph":
-        """Features scaled as ``mode`` says; "auto" is "row" where no value is negative, else "column"."""
-        if mode == "none":
+    def with_features(self, mode: str | Scaling) -> "Graph":
+        """Features scaled as ``mode`` says, or as another graph's were; "auto" is "row" where no value is negative, else "column".
+
+        Features are scaled once: "auto" and "none" leave a graph as it is that was scaled before, anything else must be what was done.
+        """
+        if self.scaling is not None:
+            done = mode in ("auto", "none", self.scaling.mode) if isinstance(mode, str) else mode.same(self.scaling)
+            if done:
+                return self
+            wanted = mode if isinstance(mode, str) else f"{mode.mode} of the graph trained on"
+            raise ConfigError(
+                f"features {wanted}: {self.name} is scaled already, by its own {self.scaling.mode}; load it with features none"
+            )
+        scaling = fit_scaling(self.x, mode) if isinstance(mode, str) else mode
+        if scaling.mode == "none":
             return self
-        values = self.x.values() if self.is_sparse else self.x
-        if mode == "auto":
-            mode = "row" if values.numel() == 0 or float(values.min()) >= 0 else "column"
-        return replace(self, x=normalize_rows(self.x) if mode == "row" else standardize(self.x))
+        if scaling.deviation is not None and len(scaling.deviation) != self.num_features:
+            raise ConfigError(f"{self.name} must have {len(scaling.deviation)} features, as the graph trained on, got {self.num_features}")
+        return replace(self, x=scaling.apply(self.x), scaling=scaling)
 
 
 def canonical(matrix: Any) -> sp.csr_matrix:
@@ -139,30 +152,12 @@ def as_features(x: Any, name: str) -> Tensor:
 
 def normalize_rows(x: Tensor) -> Tensor:
     """Every row divided by its sum, where that is above 1 (torch_geometric's NormalizeFeatures)."""
-    if x.layout == torch.sparse_csr:
-        rows = torch.repeat_interleave(torch.arange(x.shape[0]), x.crow_indices().diff())
-        sums = torch.zeros(x.shape[0]).index_add_(0, rows, x.values()).clamp_(min=1.0)
-        return torch.sparse_csr_tensor(
-            x.crow_indices(),
-            x.col_indices(),
-            x.values() / sums[rows],
-            size=x.shape,
-            check_invariants=False,
-        )
-    x = x - x.min()
-    return x / x.sum(1, keepdim=True).clamp(min=1.0)
+    return fit_scaling(x, "row").apply(x)
 
 
 def standardize(x: Tensor) -> Tensor:
     """Columns with mean 0 and population deviation 1; sparse features are scaled but not centred."""
-    if x.layout == torch.sparse_csr:
-        matrix = scipy_csr(x)
-        mean = np.asarray(matrix.mean(0)).ravel()
-        square = np.asarray(matrix.multiply(matrix).mean(0)).ravel()
-        deviation = np.sqrt(np.maximum(square - mean**2, 0))
-        return csr_tensor(matrix @ sp.diags(1 / np.where(deviation > 0, deviation, 1)))
-    deviation = x.std(0, correction=0)
-    return (x - x.mean(0)) / torch.where(deviation > 0, deviation, torch.ones(()))
+    return fit_scaling(x, "column").apply(x)
 
 
 def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool, name: str = "edge_index") -> Tensor:

@@ -21,6 +21,16 @@ def peak_memory_mb() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def reset_gpu_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def gpu_peak_memory_mb(device: torch.device) -> float | None:
+    """Largest memory of tensors on the device since :func:`reset_gpu_peak`; None where it is not a GPU."""
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
+
+
 def seconds_per_epoch(trainer: Trainer) -> float:
     """Median of the training epochs without the first (k-means from scratch) and the last (stopped before its step)."""
     times = [record.seconds for record in trainer.history]

@@ -84,8 +84,13 @@ def _cards(metrics: dict[str, Any]) -> str:
             f"{metrics['epoch_over_products']:.2f} times its {metrics['epoch_gflop']:.1f} GF of products",
         )
     )
-    cards.append(_card(f"{metrics['peak_memory_mb']:.0f} MB", "peak memory", "of the process, training"))
-    cards.append(_card(f"{metrics['effective_rank']:.1f}", "effective rank of z", f"churn {100 * metrics['churn']:.2f} %"))
+    gpu = metrics["gpu_peak_memory_mb"]
+    note = "of the process, training" + (f"; {gpu:.0f} MB on the GPU" if gpu is not None else "")
+    cards.append(_card(f"{metrics['peak_memory_mb']:.0f} MB", "peak memory", note))
+    rank, steps = metrics["effective_rank"], metrics["measured_epoch"]
+    cards.append(
+        _card(f"{rank:.1f}", "effective rank of z", f"after {steps} steps; {metrics['last_epoch']['effective_rank']:.1f} at the end")
+    )
     return "".join(cards)
 
 
@@ -94,8 +99,10 @@ def _warnings(metrics: dict[str, Any]) -> str:
 
 
 def _table(metrics: dict[str, Any]) -> str:
-    if metrics["accuracy_mean"] is None:
+    if not metrics["classes"]:
         return "<p>This graph has no labels, so there is nothing to evaluate against.</p>"
+    if metrics["accuracy_mean"] is None:
+        return "<p>The run was told not to evaluate (--no-evaluate); <code>carlg evaluate</code> does it later.</p>"
     values = {"trained": metrics, "random_init": metrics["random_init"], "raw_features": metrics["raw_features"]}
     rows = []
     for key, name, percent in _TASKS:
@@ -111,6 +118,8 @@ def _table(metrics: dict[str, Any]) -> str:
         f"Protocol {metrics['protocol']}, {len(metrics['accuracies'])} splits (± is the deviation over splits), one-vs-rest logistic "
         f"regression. Selection of the encoder: {metrics['selection']}. Clustering: mean of 10 fits."
     )
+    if metrics["evaluated_nodes"] < metrics["labelled_nodes"]:
+        note += f" On {metrics['evaluated_nodes']:,} of {metrics['labelled_nodes']:,} labelled nodes, drawn at random."
     return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table><p class='note'>{html.escape(note)}</p>"
 
 
@@ -125,12 +134,18 @@ def _charts(trainer: Trainer, metrics: dict[str, Any]) -> str:
         ("Learning rate", "lr", "--grey", False),
     )
     charts = [line_chart(title, epochs, [getattr(r, key) for r in trainer.history], color, mark, log) for title, key, color, log in curves]
-    labels = trainer.labels
+    labels = _clusters(trainer)
     if labels is not None:
-        sizes = torch.bincount(labels[labels >= 0].cpu(), minlength=trainer.clusters)
+        sizes = torch.bincount(labels[labels >= 0], minlength=trainer.clusters)
         ordered = sizes.sort(descending=True).values.tolist()
-        charts.append(bar_chart("Points in every cluster", ordered, "--teal", "clusters by size"))
+        charts.append(bar_chart("Points in every cluster of the kept encoder", ordered, "--teal", "clusters by size"))
     return "".join(charts)
+
+
+def _clusters(trainer: Trainer) -> Tensor | None:
+    """Clusters of the kept encoder, where it was clustered; -1 marks nodes that no batch has reached."""
+    labels = trainer.kept_labels
+    return labels.cpu() if labels is not None and bool((labels >= 0).any()) else None
 
 
 def _points(trainer: Trainer, embeddings: Tensor) -> dict[str, Any]:
@@ -138,8 +153,9 @@ def _points(trainer: Trainer, embeddings: Tensor) -> dict[str, Any]:
     colors: dict[str, list[int]] = {}
     if trainer.graph.y is not None:
         colors["class"] = trainer.graph.y[rows].tolist()
-    if trainer.labels is not None:
-        colors["cluster"] = trainer.labels.cpu()[rows].tolist()
+    labels = _clusters(trainer)
+    if labels is not None:
+        colors["cluster"] = labels[rows].tolist()
     return {
         "rows": rows.tolist(),
         "nodes": trainer.graph.num_nodes,

@@ -8,12 +8,13 @@ import sys
 from typing import Any
 
 from carlg import checkpoint, data, measure
+from carlg.comparison import untrained_encoder
 from carlg.config import Config, ConfigError, recipe
 from carlg.encoder import Encoder
 from carlg.evaluate import evaluate, resolve_protocol
 from carlg.graph import Graph
 from carlg.run import make_trainer, make_validator
-from carlg.trainer import Trainer, build_models
+from carlg.trainer import Trainer
 
 DATASETS = ("wiki-cs", "amazon-computers", "amazon-photos", "coauthor-cs", "coauthor-physics")
 # The paper: accuracy (mean, deviation over splits) in per cent; NMI, homogeneity, Hits@5, Hits@10 (published for sim only).
@@ -35,26 +36,46 @@ PAPER_OTHER = {
 def reproduce(arguments: argparse.Namespace) -> None:
     """Run what is missing and write the tables after every row, with the remarks that lie beside the results."""
     results, tables = pathlib.Path(arguments.results), pathlib.Path(arguments.out)
-    remarks = results.with_name("reproduction_remarks.md")
-    remarks_text = remarks.read_text() if remarks.exists() else ""
-    rows = json.loads(results.read_text()) if results.exists() else []
     root = getattr(arguments, "root", Config().root)
+    rows = read_rows(results)
     if not arguments.tables_only:
-        plan = _plan(arguments, root)
-        done = {_key(row) for row in rows}
         fresh = 0
         graphs: dict[str, Graph] = {}
-        for task in plan:
-            if task in done:
+        for task in _plan(arguments, root):
+            if task in {_key(row) for row in rows}:
                 continue
-            rows.append(_run(task, root, graphs, rows))
-            checkpoint.write_json(results, rows)
-            checkpoint.write_text(tables, render(rows, remarks_text))
+            rows = add_row(results, tables, _run(task, root, graphs, rows))
             fresh += 1
             if arguments.rows and fresh >= arguments.rows:
                 break
-    checkpoint.write_text(tables, render(rows, remarks_text))
+    rows = add_row(results, tables, None)
     print(f"{len(rows)} rows; tables in {tables}")
+
+
+def read_rows(results: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows done so far."""
+    if not results.exists():
+        return []
+    try:
+        rows = json.loads(results.read_text(encoding="utf-8"))
+        keys = {_key(row) for row in rows}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"results {results} must hold the rows of `carlg reproduce`, got {type(error).__name__}: {error}") from None
+    if not isinstance(rows, list) or len(keys) != len(rows):
+        raise ConfigError(f"results {results} must hold a list of different rows, got {len(keys)} different of {len(rows)}")
+    return rows
+
+
+def add_row(results: pathlib.Path, tables: pathlib.Path, row: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Rows with one more, unless another process was first; rows and tables are read and written under a lock, so none is lost."""
+    remarks = results.with_name("reproduction_remarks.md")
+    with checkpoint.locked(results):
+        rows = read_rows(results)
+        if row is not None and _key(row) not in {_key(known) for known in rows}:
+            rows.append(row)
+            checkpoint.write_json(results, rows)
+        checkpoint.write_text(tables, render(rows, remarks.read_text(encoding="utf-8") if remarks.exists() else ""))
+    return rows
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, str, int]:
@@ -77,10 +98,10 @@ def _plan(arguments: argparse.Namespace, root: str) -> list[tuple[str, str, str,
         for variant in arguments.variants.split(",")
         for name in names
     ]
-    for name, variant, settings, _ in plan:
+    for name, variant, settings, seed in plan:
         if settings not in ("defaults", "published"):
             raise ConfigError(f"settings must be defaults or published, got {settings!r}")
-        _config(name, variant, settings, 0)
+        _config(name, variant, settings, seed)
     return plan
 
 
@@ -139,7 +160,7 @@ def _untrained(trainer: Trainer, protocol: str, rows: list[dict[str, Any]]) -> d
         same = (row["dataset"], row["seed"], row["protocol"]) == (config.dataset, config.seed, protocol)
         if same and ("nmi" in row["random_init"] or config.variant != "sim"):
             return row["random_init"]
-    return _evaluate(trainer, build_models(config, trainer.graph.num_features)[0].to(trainer.device), protocol)
+    return _evaluate(trainer, untrained_encoder(config, trainer.inputs), protocol)
 
 
 def _spread(values: list[float]) -> str:
@@ -150,7 +171,7 @@ def _spread(values: list[float]) -> str:
 def render(rows: list[dict[str, Any]], remarks: str = "") -> str:
     """REPRODUCTION.md from the rows, with remarks (written by hand, kept beside the rows) after the tables."""
     lines = [_INTRODUCTION]
-    for name in DATASETS:
+    for name in _shown(rows):
         mine = [row for row in rows if row["dataset"] == name]
         if mine:
             lines.append(_accuracy_table(name, mine))
@@ -165,17 +186,27 @@ def render(rows: list[dict[str, Any]], remarks: str = "") -> str:
     return "\n".join(lines)
 
 
+def _shown(rows: list[dict[str, Any]]) -> list[str]:
+    """The paper's data sets, then others in the order of their rows."""
+    return list(dict.fromkeys([*DATASETS, *(row["dataset"] for row in rows)]))
+
+
+def _paper(variant: str, name: str) -> str:
+    """The paper's accuracy, or nothing where it has none."""
+    if name not in DATASETS or variant not in PAPER_ACCURACY:
+        return ""
+    return "{:.2f} ± {:.2f}".format(*PAPER_ACCURACY[variant][DATASETS.index(name)])
+
+
 def _accuracy_table(name: str, rows: list[dict[str, Any]]) -> str:
-    column = DATASETS.index(name)
     random = [100 * row["random_init"]["accuracy_mean"] for row in {r["seed"]: r for r in rows}.values()]
-    paper = "{:.2f} ± {:.2f}".format(*PAPER_ACCURACY["random"][column])
     lines = [
         f"## {name}: accuracy, protocol {rows[0]['protocol']}\n",
         "| variant | settings | selection | seeds | accuracy (± over seeds) | ± over splits | over untrained | epoch kept | paper |",
         "|---|---|---|---|---|---|---|---|---|",
-        f"| untrained encoder | | | {len(random)} | {_spread(random)} | | | 0 | {paper} |",
+        f"| untrained encoder | | | {len(random)} | {_spread(random)} | | | 0 | {_paper('random', name)} |",
     ]
-    for variant in ("sim", "sil", "vrc"):
+    for variant in dict.fromkeys(["sim", "sil", "vrc", *(row["variant"] for row in rows)]):
         for settings in ("published", "defaults"):
             mine = [r for r in rows if r["variant"] == variant and r["settings"] == settings]
             if not mine:
@@ -186,7 +217,7 @@ def _accuracy_table(name: str, rows: list[dict[str, Any]]) -> str:
             lines.append(
                 f"| {variant} | {settings} | {mine[0]['selection']} | {len(mine)} | "
                 f"{_spread([100 * r['accuracy_mean'] for r in mine])} | {over:.2f} | {statistics.fmean(gains):+.2f} "
-                f"(least {min(gains):+.2f}) | {epochs} | " + "{:.2f} ± {:.2f} |".format(*PAPER_ACCURACY[variant][column])
+                f"(least {min(gains):+.2f}) | {epochs} | {_paper(variant, name)} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -200,11 +231,12 @@ def _other_table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     keys = ("nmi", "homogeneity", "hits5", "hits10")
-    for name in DATASETS:
+    for name in _shown(rows):
         mine = [row for row in rows if row["dataset"] == name]
         if not mine:
             continue
-        lines.append(f"| {name} | paper (oracle) | " + " | ".join(f"{v:.3f}" for v in PAPER_OTHER[name]) + " |")
+        if name in PAPER_OTHER:
+            lines.append(f"| {name} | paper (oracle) | " + " | ".join(f"{v:.3f}" for v in PAPER_OTHER[name]) + " |")
         first = [statistics.fmean(r["random_init"][key] for r in mine) for key in keys]
         lines.append(f"| {name} | untrained encoder | " + " | ".join(f"{v:.3f}" for v in first) + " |")
         for settings in ("published", "defaults"):

@@ -1,7 +1,6 @@
 """One run from settings to files: train, evaluate, write (metrics.json, config.toml, encoder.pt, embeddings.npy, events, report.html)."""
 
 import pathlib
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +11,22 @@ import torch
 from torch import Tensor
 
 from carlg import checkpoint, data, measure
+from carlg.comparison import MOST_NODES, check_most, compare, no_figures
 from carlg.config import Config, ConfigError, recipe
+from carlg.device import resolve_device
 from carlg.encoder import Encoder
-from carlg.evaluate import classify, evaluate, resolve_protocol
+from carlg.evaluate import classify, resolve_protocol
 from carlg.events import EventLog
-from carlg.graph import Graph
+from carlg.graph import Graph, from_data
 from carlg.progress import Progress
 from carlg.report import write_report
-from carlg.trainer import Trainer, build_models
+from carlg.scaling import Scaling
+from carlg.trainer import Trainer
 
 # Settings that change where and how a run executes, not what it computes.
 _NEUTRAL = {"root", "device", "threads", "checkpoint_every"}
+# The data set in config.toml where the graph was given as an object.
+GIVEN = "given"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,17 @@ class Run:
     trainer: Trainer
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A run's folder as read; without the scaling and the graph's fingerprint where an older version wrote it."""
+
+    config: Config
+    encoder: Encoder
+    scaling: Scaling | None
+    graph: dict[str, Any] | None
+    embeddings: np.ndarray
+
+
 def train(
     graph: Graph | Any | None = None,
     out: str | pathlib.Path | None = None,
@@ -42,6 +57,8 @@ def train(
     resume: bool = False,
     report: bool = True,
     quiet: bool = True,
+    evaluate: bool = True,
+    evaluate_nodes: int = MOST_NODES,
     **settings: Any,
 ) -> Run:
     """Train, evaluate and write a run.
@@ -49,16 +66,22 @@ def train(
     Parameters
     ----------
     graph : Graph or torch_geometric Data, optional
-        Without it the data set named in the settings is loaded.
+        Without it the data set named in the settings is loaded. Features that were not scaled yet are scaled as the setting
+        ``features`` says; a graph from :func:`carlg.load` or ``with_features`` is taken as it is.
     out : path, optional
         Folder of the run's files; nothing is written without it.
     config : Config, path of a TOML file, or "published", optional
     resume : bool
-        Continue from the checkpoint in ``out``, to the same bits as if never interrupted.
+        Continue from the checkpoint in ``out``, to the same bits as if never interrupted. Without ``config`` its settings are those of
+        the folder; settings that differ from them and another graph are refused.
     report : bool
         Write report.html.
     quiet : bool
         No progress bar and no summary.
+    evaluate : bool
+        Evaluate where the graph has labels; without it the figures of metrics.json are null.
+    evaluate_nodes : int
+        Labelled nodes to evaluate at most, drawn at random; 0: all, else at least 50. Published masks are always used whole.
     **settings
         Any field of :class:`carlg.Config`.
 
@@ -68,30 +91,51 @@ def train(
     >>> run.embeddings.shape
     torch.Size([200, 256])
     """
-    chosen = config.replace(**settings) if isinstance(config, Config) else recipe(config, **settings)
+    most = check_most(evaluate_nodes) if evaluate else None
+    folder = None if out is None else pathlib.Path(out)
+    chosen = _settings(config, folder if resume else None, settings)
+    resolve_device(chosen.device)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     if graph is None:
-        graph = data.load(chosen.dataset, chosen.root, chosen.nodes, chosen.features, chosen.seed)
-    elif not isinstance(graph, Graph):
-        from carlg.graph import from_data
-
-        graph = from_data(graph).with_features(chosen.features)
+        graph = load_graph(chosen)
+    else:
+        chosen = chosen.replace(dataset=GIVEN)
+        graph = (graph if isinstance(graph, Graph) else from_data(graph)).with_features(chosen.features)
     if chosen.select == "validation" and graph.y is None:
         raise ConfigError(f"select validation needs labels, {graph.name} has none")
-    resolve_protocol(chosen.protocol, graph)
-    if out is None:
-        return _train(graph, chosen, None, False, False, quiet)
-    folder = pathlib.Path(out)
+    protocol = resolve_protocol(chosen.protocol, graph) if evaluate or chosen.select == "validation" else chosen.protocol
+    if folder is None:
+        return _train(graph, chosen, protocol, None, False, False, quiet, most)
     with checkpoint.only_run(folder):
-        return _train(graph, chosen, folder, resume, report, quiet)
+        return _train(graph, chosen, protocol, folder, resume, report, quiet, most)
 
 
-def _train(graph: Graph, config: Config, folder: pathlib.Path | None, resume: bool, report: bool, quiet: bool) -> Run:
+def _settings(config: Config | str | None, resumed: pathlib.Path | None, settings: dict[str, Any]) -> Config:
+    if isinstance(config, Config):
+        return config.replace(**settings)
+    if config is None and resumed is not None and (resumed / "config.toml").exists():
+        config = str(resumed / "config.toml")
+    return recipe(config, **settings)
+
+
+def load_graph(config: Config, scaling: Scaling | None = None) -> Graph:
+    """The data set of the settings, its features scaled as they say or as those of the graph trained on."""
+    if config.dataset == GIVEN:
+        raise ConfigError(
+            "the run was trained on a graph given as an object, not by name: name the graph with --dataset (perhaps an .npz file)"
+        )
+    return data.load(config.dataset, config.root, config.nodes, scaling or config.features, config.seed)
+
+
+def _train(
+    graph: Graph, config: Config, protocol: str, folder: pathlib.Path | None, resume: bool, report: bool, quiet: bool, most: int | None
+) -> Run:
     trainer = make_trainer(graph, config)
+    measure.reset_gpu_peak(trainer.device)
+    known = checkpoint.fingerprint(graph)
     if folder is not None:
         _restore(trainer, folder, resume)
-    protocol = resolve_protocol(config.protocol, graph)
     progress = Progress(config.epochs, trainer.epoch, quiet)
     log = EventLog(folder, trainer.epoch)
 
@@ -99,17 +143,20 @@ def _train(graph: Graph, config: Config, folder: pathlib.Path | None, resume: bo
         progress.update(record)
         log.write(record)
         if folder is not None and (trainer.finished or trainer.epoch % config.checkpoint_every == 0):
-            checkpoint.save(folder / "checkpoint.pt", trainer.state())
+            checkpoint.save(folder / "checkpoint.pt", {**trainer.state(), "graph": known})
 
     encoder = trainer.run(on_epoch, make_validator(graph, config, protocol))
     progress.close()
     log.close()
-    peak = measure.peak_memory_mb()
+    peaks = {"peak_memory_mb": measure.peak_memory_mb(), "gpu_peak_memory_mb": measure.gpu_peak_memory_mb(trainer.device)}
     embeddings = trainer.embed(encoder).cpu()
-    metrics = _metrics(trainer, embeddings, protocol, peak, quiet)
+    start = time.perf_counter()
+    figures = no_figures(graph) if most is None else compare(embeddings, graph, config, trainer.inputs, protocol, most, quiet)
+    metrics = {**_metrics(trainer, protocol), **peaks, "evaluation_seconds": time.perf_counter() - start, **figures}
+    metrics |= {"graph": known, "versions": measure.versions()}
     if folder is not None:
         checkpoint.write_text(folder / "config.toml", config.to_toml())
-        checkpoint.save_encoder(folder / "encoder.pt", encoder, features=graph.num_features)
+        checkpoint.save_encoder(folder / "encoder.pt", encoder, graph)
         checkpoint.write_array(folder / "embeddings.npy", embeddings.numpy())
         if report:
             write_report(folder / "report.html", trainer, embeddings, metrics)
@@ -145,7 +192,12 @@ def _restore(trainer: Trainer, folder: pathlib.Path, resume: bool) -> None:
         differing = [name for name, value in vars(config).items() if name not in _NEUTRAL and getattr(earlier, name) != value]
         if differing:
             raise ConfigError(f"cannot resume {folder}: {', '.join(differing)} differ from its config.toml")
-        trainer.load_state(checkpoint.load(path))
+        state = checkpoint.load(path)
+        checkpoint.same_graph(trainer.graph, state.get("graph"), f"cannot resume {folder}")
+        try:
+            trainer.load_state(state)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"cannot resume {folder}: checkpoint.pt is not of this version ({checkpoint.first_line(error)})") from None
         return
     for name in ("checkpoint.pt", "metrics.json", "report.html", "encoder.pt", "embeddings.npy"):
         (folder / name).unlink(missing_ok=True)
@@ -154,18 +206,11 @@ def _restore(trainer: Trainer, folder: pathlib.Path, resume: bool) -> None:
     checkpoint.write_text(settings, config.to_toml())
 
 
-def _metrics(trainer: Trainer, embeddings: Tensor, protocol: str, peak: float, quiet: bool) -> dict[str, Any]:
+def _metrics(trainer: Trainer, protocol: str) -> dict[str, Any]:
     graph, config = trainer.graph, trainer.config
-    untrained = trainer.embed(build_models(config, graph.num_features)[0].to(trainer.device)).cpu()
-    tasks: dict[str, dict[str, Any]] = {}
-    start = time.perf_counter()
-    for name, x in (("trained", embeddings), ("random_init", untrained), ("raw_features", graph.x)):
-        if not quiet and graph.y is not None:
-            print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
-        tasks[name] = evaluate(x, graph, protocol, config.splits)
-    evaluation = time.perf_counter() - start
-    empty = dict.fromkeys(("accuracy_mean", "accuracy_std", "nmi", "homogeneity", "hits5", "hits10"))
     last = trainer.history[-1]
+    # The record of an epoch is of the encoder before its step; the last step of a run is not measured.
+    kept = trainer.history[min(trainer.best_epoch, len(trainer.history) - 1)]
     return {
         "dataset": graph.name,
         "variant": config.variant,
@@ -175,29 +220,25 @@ def _metrics(trainer: Trainer, embeddings: Tensor, protocol: str, peak: float, q
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "features": graph.num_features,
+        "feature_scaling": graph.scaling.mode if graph.scaling is not None else "none",
         "classes": graph.num_classes,
         "clusters": trainer.clusters,
         "epochs_run": trainer.epoch,
         "best_epoch": trainer.best_epoch,
         "stopped": trainer.finished,
         "warnings": trainer.warnings,
-        "index": last.index,
-        "churn": last.churn,
-        "effective_rank": last.rank,
+        "index": kept.index,
+        "churn": kept.churn,
+        "effective_rank": kept.rank,
+        "measured_epoch": kept.epoch - 1,
+        "last_epoch": {"index": last.index, "churn": last.churn, "effective_rank": last.rank},
         **measure.cost(trainer),
-        "peak_memory_mb": peak,
-        "evaluation_seconds": evaluation,
-        **empty,
-        **tasks["trained"],
-        "random_init": {**empty, **tasks["random_init"]},
-        "raw_features": {**empty, **tasks["raw_features"]},
-        "versions": measure.versions(),
     }
 
 
 def _percent(metrics: dict[str, Any]) -> str:
     if metrics.get("accuracy_mean") is None:
-        return "no labels"
+        return "not evaluated"
     return f"{100 * metrics['accuracy_mean']:.2f} ± {100 * metrics['accuracy_std']:.2f} %"
 
 
@@ -209,6 +250,8 @@ def _summary(metrics: dict[str, Any], trainer: Trainer, folder: pathlib.Path | N
     print(
         f"accuracy ({metrics['protocol']}): {_percent(metrics)}; untrained encoder "
         f"{_percent(metrics['random_init'])}; raw features {_percent(metrics['raw_features'])}"
+        if metrics["classes"]
+        else "no labels to evaluate with"
     )
     if metrics["nmi"] is not None:
         print(
@@ -224,11 +267,10 @@ def _summary(metrics: dict[str, Any], trainer: Trainer, folder: pathlib.Path | N
         print(f"written to {folder}: report.html, metrics.json, encoder.pt, embeddings.npy, config.toml, events")
 
 
-def load_run(folder: str | pathlib.Path) -> tuple[Config, Encoder, np.ndarray]:
+def load_run(folder: str | pathlib.Path) -> Saved:
     """Settings, encoder and embeddings of a run's folder."""
     folder = pathlib.Path(folder)
     if not (folder / "encoder.pt").exists():
         raise ConfigError(f"{folder} holds no finished run (no encoder.pt)")
     config = recipe(str(folder / "config.toml"))
-    embeddings = np.load(folder / "embeddings.npy", allow_pickle=False)
-    return config, checkpoint.load_encoder(folder / "encoder.pt"), embeddings
+    return Saved(config, *checkpoint.load_model(folder / "encoder.pt"), checkpoint.load_array(folder / "embeddings.npy"))

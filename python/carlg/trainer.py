@@ -18,6 +18,7 @@ from torch import Tensor
 from carlg.checkpoint import copy_state
 from carlg.clustering import make_clusterer
 from carlg.config import Config
+from carlg.device import resolve_device
 from carlg.encoder import Encoder, Predictor
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
@@ -84,12 +85,6 @@ def parameter_groups(parameters: list[Tensor], relative: bool) -> list[dict[str,
     matrices = [p for p in parameters if p.dim() == 2]
     groups = [{"params": [p], "scale": float(p.detach().square().mean().sqrt()) / _REFERENCE_SIZE} for p in matrices]
     return [*groups, {"params": [p for p in parameters if p.dim() != 2], "scale": 1.0}]
-
-
-def resolve_device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainer:

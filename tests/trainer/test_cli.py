@@ -1,8 +1,10 @@
 """The command line: files of a run, messages, resuming after a kill, the other commands."""
 
+import errno
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +14,28 @@ import numpy as np
 import pytest
 import torch
 
-from carlg.checkpoint import load, load_encoder, only_run, save, write_bytes
+import carlg
+from carlg.checkpoint import load, load_encoder, only_run, save, write_bytes, write_json
 from carlg.cli import build_parser, main
+from carlg.comparison import MOST_NODES, untrained_encoder
 from carlg.config import FIELDS, ConfigError
+from carlg.trainer import Trainer
 
 SMALL = ["--dataset", "sbm", "--nodes", "160", "--layers", "24,12", "--predictor", "16", "--splits", "2"]
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 KEYS = {
     "dataset", "variant", "protocol", "selection", "seed", "epochs_run", "best_epoch", "seconds_per_epoch", "peak_memory_mb",
     "accuracy_mean", "accuracy_std", "nmi", "homogeneity", "hits5", "hits10", "random_init", "raw_features", "versions",
 }  # fmt: skip
+
+
+def _metrics(folder):
+    """metrics.json by a reader that takes no NaN."""
+
+    def refuse(word):
+        raise ValueError(f"{word} is not JSON")
+
+    return json.loads((folder / "metrics.json").read_text(), parse_constant=refuse)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +48,7 @@ def run(tmp_path_factory):
 def test_files_of_a_run(run):
     names = {path.name for path in run.iterdir()}
     assert {"metrics.json", "config.toml", "encoder.pt", "embeddings.npy", "report.html", "events"} <= names
-    metrics = json.loads((run / "metrics.json").read_text())
+    metrics = _metrics(run)
     assert metrics.keys() >= KEYS
     for part in (metrics, metrics["random_init"], metrics["raw_features"]):
         assert 0 <= part["accuracy_mean"] <= 1 and 0 <= part["hits10"] <= 1
@@ -72,18 +87,92 @@ def test_events_hold_every_epoch(run):
         (["train", "--unknown", "1"], "unrecognized"),
         (["evaluate", "nowhere"], "nowhere"),
         (["embed", "nowhere.pt", "--dataset", "digits"], "nowhere.pt"),
+        (["train", "--device", "foo"], "device must be one of auto, cpu"),
+        (["train", "--device", "meta"], "device must be one of auto, cpu"),
+        pytest.param(["train", "--device", "cuda"], "device must be one of auto, cpu", marks=NO_CUDA),
+        (["train", "--dataset", "given"], "--dataset"),
+        (["train", *SMALL, "--evaluate-nodes", "-1"], "evaluate_nodes"),
+        (["evaluate", "nowhere", "--evaluate-nodes", "7"], "evaluate_nodes"),
+        (["train", *SMALL, "--out", "text.json"], "text.json"),
+        (["train", *SMALL, "--out", "text.json/inside"], "text.json"),
+        (["embed", "text.json"], "text.json"),
+        (["embed", "tensor.pt"], "tensor.pt"),
+        (["embed", "foreign.pt"], "foreign.pt"),
         (["reproduce", "--root", "nowhere"], "nowhere"),
+        (["reproduce", "--tables-only", "--results", "text.json"], "text.json"),
+        (["reproduce", "--tables-only", "--results", "number.json"], "number.json"),
+        (["reproduce", "--datasets", "digits", "--settings", "defaults", "--seeds", "0,-1"], "seed"),
+        (["reproduce", "--datasets", "cora"], "published"),
         ([], "required"),
     ],
 )
 def test_bad_arguments_give_one_line_and_code_two(arguments, word, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    pathlib.Path("text.json").write_text("no { json")
+    pathlib.Path("number.json").write_text("7")
+    torch.save(torch.ones(2), "tensor.pt")
+    torch.save({"weights": torch.ones(2)}, "foreign.pt")
+    _refused(arguments, word, capsys)
+
+
+def _refused(arguments, word, capsys):
     try:
         code = main(arguments)
     except SystemExit as error:
         code = error.code
     message = capsys.readouterr().err.strip()
     assert code == 2 and word in message and message.count("\n") == 0 and "Traceback" not in message
+
+
+@pytest.mark.parametrize("command", ["evaluate", "embed"])
+@pytest.mark.parametrize("name", ["encoder.pt", "embeddings.npy", "config.toml"])
+@pytest.mark.parametrize("damage", ["absent", "cut", "empty"])
+def test_damaged_runs_are_named(run, tmp_path, capsys, monkeypatch, command, name, damage):
+    if (command, name) == ("embed", "embeddings.npy") or (name, damage) == ("config.toml", "empty"):
+        pytest.skip("not read, or an empty file is a right one")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, "damaged")
+    path = pathlib.Path("damaged", name)
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "absent":
+        path.write_bytes(content[:-3] if damage == "cut" else b"")
+    _refused([command, "damaged"], "damaged", capsys)
+
+
+def test_a_full_disk_is_one_line(tmp_path, capsys, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    _refused(["train", *SMALL, "--epochs", "2", "--quiet", "--out", str(tmp_path)], "No space left", capsys)
+
+
+@pytest.mark.parametrize("size", [10**18, 10**24])
+@pytest.mark.parametrize("setting", ["nodes", "threads", "predictor", "layers"])
+def test_sizes_beyond_the_machine_are_one_line(setting, size, tmp_path, capsys):
+    _refused(["train", *SMALL, f"--{setting}", str(size), "--out", str(tmp_path), "--quiet"], "", capsys)
+
+
+def test_not_evaluated(run, tmp_path, capsys):
+    assert main(["train", *SMALL, "--epochs", "4", "--out", str(tmp_path), "--no-evaluate"]) == 0
+    assert "not evaluated" in capsys.readouterr().out
+    metrics = _metrics(tmp_path)
+    assert metrics.keys() >= KEYS and metrics["evaluated_nodes"] == 0
+    for part in (metrics, metrics["random_init"], metrics["raw_features"]):
+        assert all(part[key] is None for key in ("accuracy_mean", "accuracy_std", "nmi", "homogeneity", "hits5", "hits10"))
+    assert "--no-evaluate" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "embeddings.npy").read_bytes() == (run / "embeddings.npy").read_bytes()
+
+
+def test_large_graphs_are_evaluated_on_a_sample(run, tmp_path, capsys):
+    assert build_parser().parse_args(["train"]).evaluate_nodes == MOST_NODES
+    assert main(["train", *SMALL, "--epochs", "4", "--out", str(tmp_path), "--quiet", "--evaluate-nodes", "90"]) == 0
+    metrics = _metrics(tmp_path)
+    assert metrics["evaluated_nodes"] == 90 and 0 <= metrics["accuracy_mean"] <= 1
+    assert metrics["hits5"] != _metrics(run)["hits5"] and "On 90 of 160 labelled nodes" in (tmp_path / "report.html").read_text()
+    assert main(["evaluate", str(tmp_path), "--evaluate-nodes", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["hits5"] == _metrics(run)["hits5"]
 
 
 def test_help_explains_every_setting(capsys):
@@ -101,6 +190,12 @@ def test_evaluate_and_embed(run, tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["protocol"] == "10/10/80"
     assert (run / "evaluation-10-10-80.json").exists()
+    assert main(["evaluate", str(run)]) == 0
+    result, metrics = json.loads(capsys.readouterr().out), _metrics(run)
+    for part in ("random_init", "raw_features"):
+        metrics[part].pop("accuracies")
+        assert result[part] == metrics[part] and result[part]["accuracy_mean"] is not None
+    assert all(result[key] == metrics[key] for key in ("accuracy_mean", "nmi", "hits10"))
     out = tmp_path / "again.npy"
     assert main(["embed", str(run), "--out", str(out)]) == 0
     np.testing.assert_allclose(np.load(out), np.load(run / "embeddings.npy"), rtol=1e-5, atol=1e-6)
@@ -137,6 +232,71 @@ def test_killed_and_resumed_is_bit_identical(tmp_path):
 def test_resume_refuses_other_settings(run, capsys):
     assert main(["train", *SMALL, "--epochs", "4", "--lr", "0.5", "--out", str(run), "--resume", "--quiet"]) == 2
     assert "lr differ" in capsys.readouterr().err
+
+
+def test_resume_needs_no_flag_but_the_folder(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--quiet", "--no-report"]) == 0
+    assert (tmp_path / "run" / "embeddings.npy").read_bytes() == (run / "embeddings.npy").read_bytes()
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--quiet", "--epochs", "9", "--threads", "1"]) == 2
+    assert "epochs differ" in capsys.readouterr().err
+
+
+def test_a_given_graph_is_not_mistaken_for_a_data_set(tiny, tmp_path, capsys):
+    out, same, other = tmp_path / "run", tmp_path / "same.npz", tmp_path / "other.npz"
+    carlg.train(tiny, out, layers=(24, 12), predictor=16, splits=2, epochs=2, report=False)
+    np.savez(same, x=tiny.x, edge_index=tiny.edge_index, y=tiny.y)
+    np.savez(other, x=tiny.x.flip(0), edge_index=tiny.edge_index, y=tiny.y)
+    assert 'dataset = "given"' in (out / "config.toml").read_text()
+    for command in ("evaluate", "embed"):
+        _refused([command, str(out)], "--dataset", capsys)
+    _refused(["evaluate", str(out), "--dataset", str(other)], "x differ", capsys)
+    _refused(["evaluate", str(out), "--dataset", "digits"], "12 features", capsys)
+    assert main(["evaluate", str(out), "--dataset", str(same)]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy_mean"] == _metrics(out)["accuracy_mean"]
+    assert main(["embed", str(out), "--dataset", str(same), "--out", str(tmp_path / "again.npy")]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "again.npy"), np.load(out / "embeddings.npy"), rtol=1e-5, atol=1e-6)
+
+
+def test_figures_and_clusters_are_of_the_kept_encoder(tiny, tmp_path, monkeypatch):
+    """The untrained encoder is kept, so what is said of the embedding is what was measured in the first epoch."""
+    monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")
+    settings = {"layers": (24, 12), "predictor": 16, "splits": 2, "epochs": 8, "lr": 0.02, "warmup": 1, "stop_churn": 0.0}
+    seen = []
+    trainer = Trainer(tiny.with_features("auto"), carlg.recipe(**settings))
+    trainer.run(lambda trainer, _: seen.append(trainer.labels.clone()))
+    assert not torch.equal(seen[0], seen[-1])
+    done = carlg.train(tiny, tmp_path, **settings)
+    first, last = done.trainer.history[0], done.trainer.history[-1]
+    metrics = _metrics(tmp_path)
+    assert metrics["best_epoch"] == metrics["measured_epoch"] == 0 < metrics["epochs_run"]
+    assert (metrics["index"], metrics["effective_rank"]) == (first.index, first.rank)
+    assert metrics["last_epoch"] == {"index": last.index, "churn": last.churn, "effective_rank": last.rank}
+    points = json.loads((tmp_path / "report.html").read_text().split('type="application/json">')[1].split("</script>")[0])
+    assert points["colors"]["cluster"] == seen[0].tolist()
+    assert torch.equal(carlg.CARLG(**settings).fit(tiny).labels_, seen[0])
+
+
+def test_report_without_clusters_of_the_kept_encoder(tiny, tmp_path, monkeypatch):
+    """A mini-batch run that keeps the untrained encoder has not clustered it."""
+    monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")
+    done = carlg.train(tiny, tmp_path, layers=(24, 12), predictor=16, epochs=2, batch_nodes=60, evaluate=False)
+    assert done.metrics["best_epoch"] == 0 and "Points in every cluster" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_untrained_encoder_is_that_of_epoch_zero(tiny, monkeypatch, norm):
+    monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")
+    done = carlg.train(tiny, layers=(24, 12), predictor=16, splits=2, epochs=3, norm=norm)
+    assert done.metrics["best_epoch"] == 0
+    untrained = untrained_encoder(done.trainer.config, done.trainer.inputs)
+    assert torch.equal(untrained.embed(done.trainer.inputs), done.embeddings)
+    assert all(done.metrics[key] == value for key, value in done.metrics["random_init"].items())
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path):
+    write_json(tmp_path / "metrics.json", {"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (-float("inf"), 2, "NaN")}})
+    assert _metrics(tmp_path) == {"a": None, "b": [1.5, None], "c": {"d": [None, 2, "NaN"]}}
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):
@@ -185,20 +345,3 @@ def test_validation_selects_with_labels(tmp_path):
     assert main(["train", *arguments]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["selection"] == "validation" and metrics["best_epoch"] >= 1
-
-
-def test_reproduce_writes_tables_and_continues(tmp_path, monkeypatch, capsys, tiny):
-    from carlg import data, reproduce
-
-    monkeypatch.setattr(data, "load", lambda name, root: tiny)
-    arguments = ["reproduce", "--datasets", "amazon-photos", "--variants", "sim", "--settings", "defaults", "--seeds", "0,1",
-                 "--results", str(tmp_path / "rows.json"), "--out", str(tmp_path / "TABLES.md")]  # fmt: skip
-    small = reproduce.recipe(layers=(24, 12), predictor=16, epochs=2, splits=2)
-    monkeypatch.setattr(reproduce, "_config", lambda name, variant, settings, seed: small.replace(seed=seed))
-    assert main([*arguments, "--rows", "1"]) == 0
-    assert len(json.loads((tmp_path / "rows.json").read_text())) == 1
-    assert main(arguments) == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["seed"] for row in rows] == [0, 1]
-    text = (tmp_path / "TABLES.md").read_text()
-    assert "93.37 ± 0.37" in text and "| sim | defaults | label-free | 2 |" in text

@@ -1,0 +1,84 @@
+"""The figures of an embedding, always beside those of the untrained encoder and of the raw features."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carlg.classifier import take_rows
+from carlg.config import Config, ConfigError
+from carlg.encoder import Encoder
+from carlg.evaluate import evaluate
+from carlg.graph import Graph
+from carlg.maps import sample_rows
+from carlg.propagation import Inputs
+from carlg.trainer import build_models
+
+# Nodes up to which all are evaluated; the published graphs have fewer.
+MOST_NODES = 50_000
+# Fewer make no splits worth the name.
+_LEAST_NODES = 50
+_EMPTY = dict.fromkeys(("accuracy_mean", "accuracy_std", "nmi", "homogeneity", "hits5", "hits10"))
+
+
+def untrained_encoder(config: Config, inputs: Inputs) -> Encoder:
+    """The encoder of epoch 0: as the seed makes it, a batch norm with the moments of the graph."""
+    encoder = build_models(config, inputs.num_features)[0].to(inputs.adjacency.forward.device)
+    if config.norm == "batch":
+        with torch.no_grad():
+            encoder.train()(inputs)
+    return encoder
+
+
+def check_most(most: int) -> int:
+    """The number of nodes to evaluate at most, where it makes sense."""
+    if most and most < _LEAST_NODES:
+        raise ConfigError(f"evaluate_nodes must be 0 (all) or at least {_LEAST_NODES}, got {most}")
+    return most
+
+
+def compare(
+    embeddings: Tensor, graph: Graph, config: Config, inputs: Inputs, protocol: str, most: int = MOST_NODES, quiet: bool = True
+) -> dict[str, Any]:
+    """Figures of metrics.json: of the embedding, under random_init and raw_features those of the others, and how many nodes they rest on."""
+    if graph.y is None:
+        return no_figures(graph)
+    untrained = untrained_encoder(config, inputs).embed(inputs).cpu()
+    rows = _evaluated(graph, protocol, most)
+    part = graph if rows is None else _part(graph, rows)
+    figures = {}
+    for name, x in (("trained", embeddings), ("random_init", untrained), ("raw_features", graph.x)):
+        if not quiet:
+            print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
+        figures[name] = {**_EMPTY, **evaluate(x if rows is None else _rows(x, rows), part, protocol, config.splits)}
+    return {**figures.pop("trained"), **figures, "evaluated_nodes": _labelled(part), "labelled_nodes": _labelled(graph)}
+
+
+def no_figures(graph: Graph) -> dict[str, Any]:
+    """The keys of :func:`compare` where nothing is evaluated."""
+    return {**_EMPTY, "random_init": dict(_EMPTY), "raw_features": dict(_EMPTY), "evaluated_nodes": 0, "labelled_nodes": _labelled(graph)}
+
+
+def _evaluated(graph: Graph, protocol: str, most: int) -> Tensor | None:
+    """Which nodes are evaluated where there are too many: ``most`` labelled ones at random; published masks are used whole."""
+    if protocol == "masks" or not most or graph.num_nodes <= most or graph.y is None:
+        return None
+    labelled = (graph.y >= 0).nonzero().flatten()
+    return labelled[sample_rows(len(labelled), most)]
+
+
+def _labelled(graph: Graph) -> int:
+    return 0 if graph.y is None else int((graph.y >= 0).sum())
+
+
+def _part(graph: Graph, rows: Tensor) -> Graph:
+    """Features and labels of some nodes, without their edges."""
+    assert graph.y is not None
+    none = graph.edge_index[:, :0]
+    return replace(graph, edge_index=none, x=_rows(graph.x, rows), y=graph.y[rows], train_masks=None, val_masks=None, test_mask=None)
+
+
+def _rows(x: Tensor, rows: Tensor) -> Tensor:
+    return take_rows(x, rows) if x.layout == torch.sparse_csr else x[rows]
