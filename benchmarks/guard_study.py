@@ -8,8 +8,10 @@ guards decide, all variants are also trained to the end without them (`--select 
 
 import argparse
 import pathlib
+import random
 import statistics
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import harness
@@ -31,6 +33,16 @@ SMALL = {
         2000, classes=8, mixing=0.3, noise=3.0, seed=seed
     ).with_features("auto"),
 }
+RANDOM_MODELS = 16
+
+
+def random_models() -> Iterator[tuple[dict[str, float], Graph]]:
+    """Block models of random size, classes, features, degree, mixing and noise, none of which was looked at before."""
+    draw = random.Random(7).choice
+    for seed in range(RANDOM_MODELS):
+        drawn = {"nodes": draw([600, 1000, 1500, 2500]), "classes": draw([3, 5, 8, 12]), "features": draw([32, 64, 200])}
+        drawn |= {"mixing": draw([0.1, 0.3, 0.5, 0.6]), "noise": draw([1.0, 2.0, 3.0, 5.0]), "degree": draw([4, 10, 20])}
+        yield drawn, synthetic.block_model(**drawn, seed=seed).with_features("auto")
 
 
 def untrained(graph: Graph, seed: int) -> dict[str, Any]:
@@ -95,6 +107,11 @@ def main() -> None:
             graph = make(seed)
             rows.append({"graph": name, "seed": seed, **untrained(graph, seed), **gains(graph, seed)})
             print(rows[-1], flush=True)
+    for seed, (model, graph) in enumerate(random_models()):
+        rows.append(
+            {"graph": f"{RANDOM_MODELS} random block models", "seed": seed, **model, **untrained(graph, seed), **gains(graph, seed)}
+        )
+        print(rows[-1], flush=True)
     for name, place in data.available(arguments.root).items():
         if place in ("built in", "not found"):
             continue
