@@ -1,7 +1,7 @@
 """s_u = (b_u - a_u) / max(a_u, b_u),  a_u = ||z_u - mu_{y_u}||,  b_u = min_{k != y_u} ||z_u - mu_k||.
 
-Forward: the means by label where no centroids are given (launch 1), then rows ranked against all centroids, values summed by the last
-program (launch 2). Backward: M by cluster, scaled by the upstream gradient (launch 1), then
+Forward: the means by label where no centroids are given (launch 1), the centroids shifted (launch 2), then rows ranked against
+all of them, values summed by the last program (launch 3). Backward: M by cluster, scaled by the upstream gradient (launch 1), then
 
     dz_u = p_u (z_u - mu_{y_u}) + q_u (z_u - mu_{k_u}) + M_{y_u} / n_{y_u} (tied)    (launch 2)
 
@@ -47,8 +47,9 @@ def gradient_weights(own, other, upstream):
 
 @triton.jit(do_not_specialize=["n"])
 def simplified_silhouette_kernel(
-    z_ptr, labels_ptr, centers_ptr, counts_ptr, value_ptr, own_labels_ptr, other_labels_ptr, own_ptr, other_ptr,
-    partial_ptr, n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
+    z_ptr, labels_ptr, centers_ptr, origin_ptr, shifted_ptr, norms_ptr, counts_ptr, value_ptr,
+    own_labels_ptr, other_labels_ptr, own_ptr, other_ptr, partial_ptr,
+    n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
     SINGLETON_ZERO: tl.constexpr, REDUCTION: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -59,8 +60,8 @@ def simplified_silhouette_kernel(
         stride_cc = d
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     near, second = two_nearest(
-        z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, counts_ptr, rows, n, c, d,
-        DTYPE, TIED, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
+        z_ptr, stride_zn, stride_zd, origin_ptr, shifted_ptr, norms_ptr, rows, n, c, d,
+        DTYPE, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
     )  # fmt: skip
     if labels_ptr is None:
         label = near
@@ -224,6 +225,7 @@ def simplified_silhouette(
         centers, counts = centroids, None
         if reduction != "none":
             counter.zero_()
+    origin, shifted, norms = common.shift(centers, counts)
     own = torch.empty(n, dtype=dtype, device=z.device)
     other = torch.empty_like(own)
     own_labels = torch.empty(n, dtype=torch.int32, device=z.device)
@@ -232,7 +234,7 @@ def simplified_silhouette(
     common.launch(
         simplified_silhouette_kernel,
         (programs,),
-        z, labels, centers, counts, value, own_labels, other_labels, own, other, partial,
+        z, labels, centers, origin, shifted, norms, counts, value, own_labels, other_labels, own, other, partial,
         n, c, d, *z.stride(), labels.stride(0) if labels is not None else 0, *centers.stride(),
         SINGLETON_ZERO=singleton_zero, REDUCTION=reduction, PRECISION=_tiling.precision(dtype),
         BLOCK_N=tiles.block_n, BLOCK_C=tiles.block_c, BLOCK_D=tiles.block_d,
