@@ -38,8 +38,8 @@ def square_root(x):
 
 @triton.jit
 def reciprocal(x):
-    """1 / x, and 0 where x = 0."""
-    return tl.where(x > 0, 1 / tl.where(x > 0, x, 1), 0)
+    """1 / x, and 0 where x = 0; NaN stays NaN."""
+    return tl.where(x == 0, 0, 1 / tl.where(x == 0, 1, x))
 
 
 @triton.jit
@@ -164,6 +164,8 @@ def two_nearest(
         for part in range(0, parts):
             norm += tl.load(norms_ptr + part * padded + clusters)
         score = norm[None, :] - 2 * product  # [BLOCK_N, BLOCK_C]
+        # A minimum over NaN depends on the order.
+        score = tl.where(score < float("inf"), score, float("inf"))
         low, low_column = tl.min(score, 1, return_indices=True)
         score = tl.where(columns[None, :] == low_column[:, None], float("inf"), score)
         next_low, next_column = tl.min(score, 1, return_indices=True)
