@@ -43,6 +43,7 @@ def assign_kernel(
 
 def assign(z: Tensor, centroids: Tensor, counter: Tensor | None = None) -> tuple[Tensor, ...]:
     """``counter``: an int32 that the kernel sets to zero for the launch that follows."""
+    common.check_inputs(z, centroids=centroids)
     n, d = z.shape
     c, dtype = centroids.shape[0], compute_dtype(z.dtype)
     labels = torch.empty(n, dtype=torch.int64, device=z.device)

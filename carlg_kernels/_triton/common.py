@@ -11,9 +11,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carlg_kernels._typing import compute_dtype
+from carlg_kernels._validation import check_points, describe
+
 # The shifted centroids are stored in multiples of these, which every tile of ``_tiling.score_tiles`` divides.
 PAD_C = tl.constexpr(64)
 PAD_D = tl.constexpr(32)
+
+
+def check_inputs(z: Tensor, *, labels: Tensor | None = None, weights: Tensor | None = None, centroids: Tensor | None = None) -> None:
+    """Shapes, dtypes and devices as the kernels take them for granted: a wrong one would be read out of bounds."""
+    check_points(z, least=0)
+    (n, d), real = z.shape, compute_dtype(z.dtype)
+    for name, tensor, dtype, shape in (
+        ("labels", labels, torch.int64, f"({n},)"),
+        ("weights", weights, real, f"({n},)"),
+        ("centroids", centroids, real, f"(c, {d})"),
+    ):
+        if tensor is None:
+            continue
+        fits = tensor.shape == (n,) if tensor is not centroids else tensor.dim() == 2 and tensor.shape[0] > 0 and tensor.shape[1] == d
+        if tensor.dtype != dtype or not fits:
+            expected = f"{str(dtype).removeprefix('torch.')} of shape {shape}"
+            raise (ValueError if tensor.dtype == dtype else TypeError)(f"{name} must be {expected}, got {describe(tensor)}")
+        if tensor.device != z.device:
+            raise ValueError(f"{name} must be on {z.device} like z, got {tensor.device}")
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **options: Any) -> None:

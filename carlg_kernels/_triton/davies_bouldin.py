@@ -132,6 +132,7 @@ def davies_bouldin_pull_kernel(
 
 
 def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor, ...]:
+    common.check_inputs(z, labels=labels)
     d = z.shape[1]
     c = resolve_num_clusters(labels, num_clusters)
     counter = torch.empty(1, dtype=torch.int32, device=z.device)

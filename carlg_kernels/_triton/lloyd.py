@@ -102,6 +102,7 @@ def lloyd_step(
     done : Tensor, scalar int32, optional
         ``done`` of the step before: where it is 1 the centroids stay as they are, so that a host that reads the flag late loses nothing.
     """
+    common.check_inputs(z, weights=weights, centroids=centroids)
     n, d = z.shape
     c, dtype = centroids.shape[0], compute_dtype(z.dtype)
     counter = torch.empty(1, dtype=torch.int32, device=z.device)

@@ -222,6 +222,7 @@ def simplified_silhouette(
     singleton_zero: bool,
     save_sums: bool,
 ) -> tuple[Tensor, ...]:
+    common.check_inputs(z, labels=labels, centroids=centroids)
     n, d = z.shape
     dtype = compute_dtype(z.dtype)
     tied = centroids is None
