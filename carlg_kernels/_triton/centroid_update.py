@@ -100,6 +100,7 @@ def centroid_update(
     counter: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``counter``: an int32 that the kernel sets to zero for the launch that follows."""
+    common.check_inputs(z, labels=labels, weights=weights)
     n, d = z.shape
     means = torch.empty((num_clusters, d), dtype=compute_dtype(z.dtype), device=z.device)
     mass_dtype = torch.int64 if weights is None else means.dtype

@@ -107,6 +107,7 @@ def cluster_gradient_kernel(
     label = load_labels(labels_ptr, rows, stride_l, n, c)
     keep = label >= 0
     slope = tl.load(slope_ptr + label, mask=keep, other=0.0)
+    inverse = tl.full((BLOCK_N,), 1, DTYPE)
     if not SQUARED:
         norm = tl.zeros((BLOCK_N,), DTYPE)
         for begin in range(0, d, BLOCK_D):
@@ -114,12 +115,12 @@ def cluster_gradient_kernel(
             x = load_tile(z_ptr, rows, stride_zn, keep, dims, stride_zd, d, DTYPE)
             x -= load_tile(centers_ptr, label, stride_cc, keep, dims, stride_cd, d, DTYPE)
             norm += tl.sum(x * x, 1)
-        slope *= reciprocal(square_root(norm))
+        inverse = reciprocal(square_root(norm))
     for begin in range(0, d, BLOCK_D):
         dims = begin + tl.arange(0, BLOCK_D)
         x = load_tile(z_ptr, rows, stride_zn, keep, dims, stride_zd, d, DTYPE)
         x -= load_tile(centers_ptr, label, stride_cc, keep, dims, stride_cd, d, DTYPE)
-        dz = slope[:, None] * x + load_tile(shared_ptr, label, d, keep, dims, 1, d, DTYPE)
+        dz = slope[:, None] * (x * inverse[:, None]) + load_tile(shared_ptr, label, d, keep, dims, 1, d, DTYPE)
         tl.store(
             dz_ptr + rows[:, None] * d + dims[None, :],
             dz.to(dz_ptr.dtype.element_ty),

@@ -11,6 +11,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from carlg_kernels._typing import compute_dtype
+from carlg_kernels._validation import check_points, describe
+
+# The shifted centroids are stored in multiples of these, which every tile of ``_tiling.score_tiles`` divides.
+PAD_C = tl.constexpr(64)
+PAD_D = tl.constexpr(32)
+
+
+def check_inputs(z: Tensor, *, labels: Tensor | None = None, weights: Tensor | None = None, centroids: Tensor | None = None) -> None:
+    """Shapes, dtypes and devices as the kernels take them for granted: a wrong one would be read out of bounds."""
+    check_points(z, least=0)
+    (n, d), real = z.shape, compute_dtype(z.dtype)
+    for name, tensor, dtype, shape in (
+        ("labels", labels, torch.int64, f"({n},)"),
+        ("weights", weights, real, f"({n},)"),
+        ("centroids", centroids, real, f"(c, {d})"),
+    ):
+        if tensor is None:
+            continue
+        fits = tensor.shape == (n,) if tensor is not centroids else tensor.dim() == 2 and tensor.shape[0] > 0 and tensor.shape[1] == d
+        if tensor.dtype != dtype or not fits:
+            expected = f"{str(dtype).removeprefix('torch.')} of shape {shape}"
+            raise (ValueError if tensor.dtype == dtype else TypeError)(f"{name} must be {expected}, got {describe(tensor)}")
+        if tensor.device != z.device:
+            raise ValueError(f"{name} must be on {z.device} like z, got {tensor.device}")
+
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int, **options: Any) -> None:
     """Start ``kernel`` on the device of its first tensor argument."""
@@ -34,8 +60,8 @@ def square_root(x):
 
 @triton.jit
 def reciprocal(x):
-    """1 / x, and 0 where x = 0."""
-    return tl.where(x > 0, 1 / tl.where(x > 0, x, 1), 0)
+    """1 / x, and 0 where x = 0; NaN stays NaN."""
+    return tl.where(x == 0, 0, 1 / tl.where(x == 0, 1, x))
 
 
 @triton.jit
@@ -58,12 +84,90 @@ def load_labels(ptr, rows, stride, n, c):
 
 
 @triton.jit
-def two_nearest(
-    z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, counts_ptr, rows, n, c, d,
-    DTYPE: tl.constexpr, SKIP_EMPTY: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+def load_present(centers_ptr, stride_cc, stride_cd, counts_ptr, start, c, dims, d, DTYPE: tl.constexpr, BLOCK_C: tl.constexpr):
+    """BLOCK_C centroids from ``start`` on, and which of them exist and are not empty (``counts_ptr`` may be None)."""
+    clusters = start + tl.arange(0, BLOCK_C)
+    keep = clusters < c
+    if counts_ptr is not None:
+        keep &= tl.load(counts_ptr + clusters, mask=keep, other=0) > 0
+    return load_tile(centers_ptr, clusters, stride_cc, keep, dims, stride_cd, d, DTYPE), keep
+
+
+@triton.jit
+def shift_kernel(
+    centers_ptr, counts_ptr, origin_ptr, shifted_ptr, norms_ptr, c, d, stride_cc, stride_cd, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Indices of the lowest and second-lowest ||mu||^2 - 2 z.mu, ties to the lower index; the second is -1 where there is none."""
+    DTYPE: tl.constexpr = origin_ptr.dtype.element_ty
+    part = tl.program_id(0)
+    width = tl.num_programs(0).to(tl.int64) * PAD_D
+    padded = tl.cdiv(c, PAD_C) * PAD_C
+    dims = part * PAD_D + tl.arange(0, PAD_D)
+    total = tl.zeros((BLOCK_C, PAD_D), tl.float64)
+    taken = tl.zeros((BLOCK_C,), tl.int32)
+    for start in range(0, c, BLOCK_C):
+        m, keep = load_present(centers_ptr, stride_cc, stride_cd, counts_ptr, start, c, dims, d, DTYPE, BLOCK_C)
+        total += m.to(tl.float64)
+        taken += keep.to(tl.int32)
+    present = tl.maximum(tl.sum(taken, 0), 1).to(tl.float64)
+    mean = tl.sum(total, 0) / present
+    total = tl.zeros((BLOCK_C, PAD_D), tl.float64)
+    for start in range(0, c, BLOCK_C):
+        m, keep = load_present(centers_ptr, stride_cc, stride_cd, counts_ptr, start, c, dims, d, DTYPE, BLOCK_C)
+        total += tl.where(keep[:, None], tl.abs(m.to(tl.float64) - mean[None, :]), 0)
+    reach = 2 * tl.sum(total, 0) / present
+    total = tl.zeros((BLOCK_C, PAD_D), tl.float64)
+    inside = tl.zeros((BLOCK_C, PAD_D), tl.int32)
+    for start in range(0, c, BLOCK_C):
+        m, keep = load_present(centers_ptr, stride_cc, stride_cd, counts_ptr, start, c, dims, d, DTYPE, BLOCK_C)
+        near = keep[:, None] & (tl.abs(m.to(tl.float64) - mean[None, :]) <= reach[None, :])
+        total += tl.where(near, m, 0).to(tl.float64)
+        inside += near.to(tl.int32)
+    trimmed = tl.sum(total, 0) / tl.maximum(tl.sum(inside, 0), 1).to(tl.float64)
+    origin = tl.where(reach < float("inf"), trimmed, mean).to(DTYPE)
+    tl.store(origin_ptr + dims, origin)
+    for start in range(0, padded, BLOCK_C):
+        m, keep = load_present(centers_ptr, stride_cc, stride_cd, counts_ptr, start, c, dims, d, DTYPE, BLOCK_C)
+        m = tl.where(keep[:, None], m - origin[None, :], 0)
+        clusters = start + tl.arange(0, BLOCK_C)
+        tl.store(shifted_ptr + clusters.to(tl.int64)[:, None] * width + dims[None, :], m)
+        norm = tl.where(keep, tl.sum(m * m, 1), float("inf"))
+        tl.store(norms_ptr + part.to(tl.int64) * padded + clusters, norm)
+
+
+def shift(centers: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """What ``two_nearest`` ranks with: an origin t amid the centroids, m_j = mu_j - t, and ||m_j||^2 by blocks of PAD_D dimensions.
+
+    t is, in every dimension, the mean of the values within twice the mean absolute deviation from the mean, because one far centroid
+    would draw the plain mean away from all points. Padding lets a tile of centroids do without masks and aligns it for any d. Padding and
+    clusters whose count is 0 have an infinite norm and no share in t. A centroid that is not finite makes all of t so.
+    """
+    c, d = centers.shape
+    parts, padded = -(-d // PAD_D.value), -(-c // PAD_C.value) * PAD_C.value
+    width = parts * PAD_D.value
+    origin, shifted, norms = (centers.new_empty(shape) for shape in ((width,), (padded, width), (parts, padded)))
+    launch(
+        shift_kernel,
+        (parts,),
+        centers, counts, origin, shifted, norms, c, d, *centers.stride(),
+        BLOCK_C=32,
+        num_warps=4,
+    )  # fmt: skip
+    return origin, shifted, norms
+
+
+@triton.jit
+def two_nearest(
+    z_ptr, stride_zn, stride_zd, origin_ptr, shifted_ptr, norms_ptr, rows, n, c, d,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Indices of the lowest and second-lowest ||m||^2 - 2 (z - t).m, ties to the lower index; the second is -1 where there is none.
+
+    The order is that of ||z - mu||, and rounding errors grow with distances from t, not with distances from 0.
+    """
+    tl.static_assert(PAD_C % BLOCK_C == 0 and PAD_D % BLOCK_D == 0)
+    parts = tl.cdiv(d, PAD_D)
+    width = parts * PAD_D
+    padded = tl.cdiv(c, PAD_C) * PAD_C
     best = tl.full((BLOCK_N,), float("inf"), DTYPE)
     second = tl.full((BLOCK_N,), float("inf"), DTYPE)
     best_label = tl.zeros((BLOCK_N,), tl.int32)
@@ -71,18 +175,19 @@ def two_nearest(
     columns = tl.arange(0, BLOCK_C)
     for start in range(0, c, BLOCK_C):
         clusters = start + columns
+        tile_ptr = shifted_ptr + tl.cast(start, tl.int64) * width
         product = tl.zeros((BLOCK_N, BLOCK_C), DTYPE)
-        norm = tl.zeros((BLOCK_C,), DTYPE)
         for begin in range(0, d, BLOCK_D):
             dims = begin + tl.arange(0, BLOCK_D)
-            x = load_tile(z_ptr, rows, stride_zn, rows < n, dims, stride_zd, d, DTYPE)
-            m = load_tile(centers_ptr, clusters, stride_cc, clusters < c, dims, stride_cd, d, DTYPE)
+            x = load_tile(z_ptr, rows, stride_zn, rows < n, dims, stride_zd, d, DTYPE) - tl.load(origin_ptr + dims)[None, :]
+            m = tl.load(tile_ptr + columns[:, None] * width + dims[None, :])
             product = tl.dot(x, tl.trans(m), product, input_precision=PRECISION, out_dtype=DTYPE)
-            norm += tl.sum(m * m, 1)
-        allowed = clusters < c
-        if SKIP_EMPTY:
-            allowed &= tl.load(counts_ptr + clusters, mask=allowed, other=0) > 0
-        score = tl.where(allowed[None, :], norm[None, :] - 2 * product, float("inf"))  # [BLOCK_N, BLOCK_C]
+        norm = tl.zeros((BLOCK_C,), DTYPE)
+        for part in range(0, parts):
+            norm += tl.load(norms_ptr + part * padded + clusters)
+        score = norm[None, :] - 2 * product  # [BLOCK_N, BLOCK_C]
+        # A minimum over NaN depends on the order.
+        score = tl.where(score < float("inf"), score, float("inf"))
         low, low_column = tl.min(score, 1, return_indices=True)
         score = tl.where(columns[None, :] == low_column[:, None], float("inf"), score)
         next_low, next_column = tl.min(score, 1, return_indices=True)

@@ -6,6 +6,8 @@ Backward, with D_j = ||mu_j - mu_{k_j}||, push_j = (S_j + S_{k_j}) (mu_j - mu_{k
     slope_j  = (g/c) (1/D_j + sum_{i: k_i=j} 1/D_i) / n_j                              (launch 1)
     shared_j = ((g/c) (sum_{i: k_i=j} push_i - push_j) - slope_j E_j) / n_j
     dz_u     = slope_{y_u} e(z_u - mu_{y_u}) + shared_{y_u}                            (launch 2)
+
+A rival at a distance, or with a dispersion, that is not finite wins over all others and makes the value and the gradient NaN.
 """
 
 import torch
@@ -43,6 +45,11 @@ def distances_to(means_ptr, rows, keep, center, d, DTYPE: tl.constexpr, BLOCK_C:
 
 
 @triton.jit
+def finite_or_nan(x):
+    return tl.where(x < float("inf"), x, float("nan"))
+
+
+@triton.jit
 def davies_bouldin_kernel(
     means_ptr, counts_ptr, dispersion_ptr, rivals_ptr, worst_ptr, value_ptr, counter_ptr, c, d,
     BLOCK: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -54,16 +61,17 @@ def davies_bouldin_kernel(
     rival = cluster * 0 - 1
     for start in range(0, c, BLOCK_C):
         others = start + tl.arange(0, BLOCK_C)
-        valid = tl.load(counts_ptr + others, mask=others < c, other=0) > 0
+        valid = (tl.load(counts_ptr + others, mask=others < c, other=0) > 0) & (others != cluster)
         apart = distances_to(means_ptr, others, others < c, cluster, d, DTYPE, BLOCK_C, BLOCK_D)
         spread = dispersion + tl.load(dispersion_ptr + others, mask=valid, other=0.0)
-        ratio = tl.where(valid, spread * reciprocal(apart), 0)
+        finite = (apart < float("inf")) & (spread < float("inf"))
+        ratio = tl.where(valid, tl.where(finite, spread * reciprocal(apart), float("inf")), 0)
         top, column = tl.max(ratio, 0, return_indices=True)
         rival = tl.where(top > worst, start + column, rival)
         worst = tl.maximum(top, worst)
     present = tl.load(counts_ptr + cluster) > 0
     tl.store(rivals_ptr + cluster, tl.where(present, rival, -1))
-    tl.store(worst_ptr + cluster, tl.where(present, worst, 0))
+    tl.store(worst_ptr + cluster, tl.where(present, finite_or_nan(worst), 0))
     if is_last(counter_ptr, c):
         _, clusters = count_clusters(counts_ptr, c, BLOCK)
         total = ordered_sum(worst_ptr, c, 1, BLOCK) / tl.maximum(clusters, 1).to(tl.float64)
@@ -87,20 +95,21 @@ def davies_bouldin_pull_kernel(
     single = tl.arange(0, BLOCK_C) == 0
     rival_rows = tl.zeros((BLOCK_C,), tl.int32) + rival
     apart = distances_to(means_ptr, rival_rows, single, cluster, d, DTYPE, BLOCK_C, BLOCK_D)
-    inverse = tl.sum(tl.where(single, reciprocal(apart), 0), 0)
-    both = dispersion + tl.load(dispersion_ptr + rival)
-    push = both * inverse * inverse * inverse
+    inverse = tl.sum(tl.where(single, reciprocal(finite_or_nan(apart)), 0), 0)
+    both = finite_or_nan(dispersion + tl.load(dispersion_ptr + rival))
+    # The cube of a distance is beyond float32 long before the gradient is.
+    push = (both * inverse).to(tl.float64) * inverse * inverse
 
     first, count, _ = list_members(rivals_ptr, 1, c, cluster, order_ptr, BLOCK)
     steps = tl.zeros((BLOCK_C,), tl.float64)
     for start in range(0, count, BLOCK_C):
         rows, keep = load_members(order_ptr, first, count, start, BLOCK_C)
         apart = distances_to(means_ptr, rows, keep, cluster, d, DTYPE, BLOCK_C, BLOCK_D)
-        near = tl.where(keep, reciprocal(apart), 0)
+        near = tl.where(keep, reciprocal(finite_or_nan(apart)), 0)
         steps += near.to(tl.float64)
-        spread = dispersion + tl.load(dispersion_ptr + rows, mask=keep, other=0.0)
+        spread = finite_or_nan(dispersion + tl.load(dispersion_ptr + rows, mask=keep, other=0.0))
         index = start + tl.arange(0, BLOCK_C)
-        tl.store(push_ptr + first + index, spread * near * near * near, mask=keep)
+        tl.store(push_ptr + first + index, (spread * near).to(tl.float64) * near * near, mask=keep)
     tl.debug_barrier()
     slope = scale * (inverse + tl.sum(steps, 0).to(DTYPE)) * share
     tl.store(slope_ptr + cluster, slope)
@@ -114,15 +123,16 @@ def davies_bouldin_pull_kernel(
             index = start + tl.arange(0, BLOCK_C)
             weight = tl.load(push_ptr + first + index, mask=keep, other=0.0)
             x = load_tile(means_ptr, rows, d, keep, dims, 1, d, DTYPE) - m[None, :]
-            total += (weight[:, None] * x).to(tl.float64)
+            total += weight[:, None] * x
         other = load_vector(means_ptr + rival.to(tl.int64) * d, dims, 1, d, DTYPE)
-        pull = tl.sum(total, 0).to(DTYPE) - push * (m - other)
+        pull = (tl.sum(total, 0) - push * (m - other)).to(DTYPE)
         direction = load_vector(directions_ptr + row, dims, 1, d, DTYPE)
         shared = (scale * pull - slope * direction) * share
         tl.store(shared_ptr + row + dims, shared, mask=dims < d)
 
 
 def davies_bouldin(z: Tensor, labels: Tensor, num_clusters: int) -> tuple[Tensor, ...]:
+    common.check_inputs(z, labels=labels)
     d = z.shape[1]
     c = resolve_num_clusters(labels, num_clusters)
     counter = torch.empty(1, dtype=torch.int32, device=z.device)
@@ -160,7 +170,7 @@ def davies_bouldin_backward(
         c = resolve_num_clusters(labels, 0)
         _, means, counts, dispersion, rivals, directions = davies_bouldin(z, labels, c)
     c, d = means.shape
-    slope, shared, push = means.new_empty(c), torch.empty_like(means), means.new_empty(c)
+    slope, shared, push = means.new_empty(c), torch.empty_like(means), means.new_empty(c, dtype=torch.float64)
     order = torch.empty(c, dtype=torch.int32, device=z.device)
     tiles = _tiling.row_tiles(d)
     common.launch(

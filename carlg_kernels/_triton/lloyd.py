@@ -1,7 +1,8 @@
 """One step of Lloyd's k-means:  y_u = argmin_j ||z_u - mu_j||,  mu'_j = sum_{u in j} w_u z_u / m_j,  shift = sum_j ||mu'_j - mu_j||^2.
 
-Two launches, no sort, no float atomics: the assignment, then one program a cluster that adds its rows in row order; the last program
-adds up the shift and sets the flag. Partial sums by row block would be P x c x d numbers to write and read back; this needs n indices.
+Three launches, no sort, no float atomics: the assignment (two), then one program a cluster that adds its rows in row order; the last
+program adds up the shift and sets the flag. Partial sums by row block would be P x c x d numbers to write and read back; this needs n
+indices.
 The host waits for nothing: a loop reads ``done`` every few iterations, and a step after the last one changes nothing, because a set
 flag freezes the centroids on the device.
 """
@@ -101,6 +102,7 @@ def lloyd_step(
     done : Tensor, scalar int32, optional
         ``done`` of the step before: where it is 1 the centroids stay as they are, so that a host that reads the flag late loses nothing.
     """
+    common.check_inputs(z, weights=weights, centroids=centroids)
     n, d = z.shape
     c, dtype = centroids.shape[0], compute_dtype(z.dtype)
     counter = torch.empty(1, dtype=torch.int32, device=z.device)

@@ -1,11 +1,16 @@
 """s_u = (b_u - a_u) / max(a_u, b_u),  a_u = ||z_u - mu_{y_u}||,  b_u = min_{k != y_u} ||z_u - mu_k||.
 
-Forward: the means by label where no centroids are given (launch 1), then rows ranked against all centroids, values summed by the last
-program (launch 2). Backward: M by cluster, scaled by the upstream gradient (launch 1), then
+Forward: the means by label where no centroids are given (launch 1), the centroids shifted (launch 2), then rows ranked against
+all of them, values summed by the last program (launch 3). Backward: M by cluster, scaled by the upstream gradient (launch 1), then
 
-    dz_u = p_u (z_u - mu_{y_u}) + q_u (z_u - mu_{k_u}) + M_{y_u} / n_{y_u} (tied)    (launch 2)
+    dz_u = h_u (p_u (z_u - mu_{y_u}) + q_u (z_u - mu_{k_u})) + M_{y_u} / n_{y_u} (tied)    (launch 2)
 
-M_j = - sum_{u: y_u=j} p_u (z_u - mu_j) - sum_{u: k_u=j} q_u (z_u - mu_j) is made in the backward: in the forward it would be a launch more.
+with h_u = 1 / max(a_u, b_u), h_u p_u = g (ds/da) / a_u, h_u q_u = g (ds/db) / b_u: the products leave the range of float32 long before dz.
+M_j = - sum_{u: y_u=j} h_u p_u (z_u - mu_j) - sum_{u: k_u=j} h_u q_u (z_u - mu_j) is made in the backward: in the forward it would be a
+launch more.
+
+A point whose distances are not finite, or whose nearest other centroid cannot be found although there is one, has the value NaN; its b_u is
+saved as NaN, and so the backward gives it the gradient NaN.
 """
 
 import torch
@@ -17,6 +22,7 @@ from carlg_kernels import _tiling
 from carlg_kernels._triton import common
 from carlg_kernels._triton.centroid_update import centroid_update
 from carlg_kernels._triton.common import (
+    count_clusters,
     is_last,
     list_members,
     load_labels,
@@ -34,21 +40,21 @@ from carlg_kernels.reference.common import resolve_num_clusters
 
 @triton.jit
 def gradient_weights(own, other, upstream):
-    """p = g (ds/da) / a and q = g (ds/db) / b, 0 at zero distances."""
+    """p, q and h; 0 at zero distances, NaN where a distance is not finite."""
     inner = own <= other
-    low = tl.where(inner, own, other)
-    high = tl.where(inner, other, own)
-    product = reciprocal(low) * reciprocal(high)
-    cube = low * reciprocal(high) * reciprocal(high) * reciprocal(high)
-    p = tl.where(inner, -product, -cube)
-    q = tl.where(inner, cube, product)
-    return p * upstream, q * upstream
+    h = reciprocal(tl.where(inner, other, own))
+    ratio = tl.where(inner, own, other) * h
+    upstream = tl.where((own < float("inf")) & (other < float("inf")), upstream, float("nan"))
+    p = -upstream * reciprocal(own) * tl.where(inner, 1, ratio)
+    q = upstream * reciprocal(other) * tl.where(inner, ratio, 1)
+    return p, q, h
 
 
 @triton.jit(do_not_specialize=["n"])
 def simplified_silhouette_kernel(
-    z_ptr, labels_ptr, centers_ptr, counts_ptr, value_ptr, own_labels_ptr, other_labels_ptr, own_ptr, other_ptr,
-    partial_ptr, n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
+    z_ptr, labels_ptr, centers_ptr, origin_ptr, shifted_ptr, norms_ptr, counts_ptr, value_ptr,
+    own_labels_ptr, other_labels_ptr, own_ptr, other_ptr, partial_ptr,
+    n, c, d, stride_zn, stride_zd, stride_l, stride_cc, stride_cd,
     SINGLETON_ZERO: tl.constexpr, REDUCTION: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -59,8 +65,8 @@ def simplified_silhouette_kernel(
         stride_cc = d
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     near, second = two_nearest(
-        z_ptr, stride_zn, stride_zd, centers_ptr, stride_cc, stride_cd, counts_ptr, rows, n, c, d,
-        DTYPE, TIED, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
+        z_ptr, stride_zn, stride_zd, origin_ptr, shifted_ptr, norms_ptr, rows, n, c, d,
+        DTYPE, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D,
     )  # fmt: skip
     if labels_ptr is None:
         label = near
@@ -76,13 +82,20 @@ def simplified_silhouette_kernel(
     )  # fmt: skip
     if labels_ptr is None:
         label, own, rival, other = sort_pair(label, own, rival, other)
+    found = keep & (rival >= 0)
     own = tl.where(keep, own, 0)
-    other = tl.where(keep, other, 0)
-    # Without another cluster (other infinite) there is no score.
-    gap = tl.where(other < float("inf"), other - own, 0)
-    value = gap * reciprocal(tl.maximum(own, other))
-    if TIED and SINGLETON_ZERO:
-        value = tl.where(tl.load(counts_ptr + label, mask=keep, other=0) == 1, 0, value)
+    other = tl.where(found, other, 0)
+    # Without another cluster there is no score.
+    value = tl.where(found, other - own, 0) * reciprocal(tl.where(own < other, other, own))
+    present = c
+    if TIED:
+        _, present = count_clusters(counts_ptr, c, 512)
+        if SINGLETON_ZERO:
+            value = tl.where(tl.load(counts_ptr + label, mask=keep, other=0) == 1, 0, value)
+    sound = found & (own < float("inf")) & (other < float("inf"))
+    broken = keep & (present > 1) & (sound == 0)
+    value = tl.where(broken, float("nan"), value)
+    other = tl.where(broken, float("nan"), other)
     tl.store(own_labels_ptr + rows, label, mask=rows < n)
     tl.store(other_labels_ptr + rows, tl.where(keep, rival, -1), mask=rows < n)
     tl.store(own_ptr + rows, own, mask=rows < n)
@@ -114,7 +127,7 @@ def weighted_member_sum(
     z_ptr, stride_zn, stride_zd, own_ptr, other_ptr, grad_ptr, stride_g, order_ptr, first, count, center, dims, d,
     OWN: tl.constexpr, PER_POINT: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """sum of p_u (or q_u) times (z_u - center) over the listed rows, in float64. [BLOCK_D]"""
+    """sum of h_u p_u (or h_u q_u) times (z_u - center) over the listed rows, in float64. [BLOCK_D]"""
     total = tl.zeros((BLOCK_N, BLOCK_D), tl.float64)
     for start in range(0, count, BLOCK_N):
         rows, keep = load_members(order_ptr, first, count, start, BLOCK_N)
@@ -123,10 +136,10 @@ def weighted_member_sum(
             upstream = tl.load(grad_ptr + rows * stride_g, mask=keep, other=0.0).to(DTYPE)
         own = tl.load(own_ptr + rows, mask=keep, other=0.0)
         other = tl.load(other_ptr + rows, mask=keep, other=0.0)
-        p, q = gradient_weights(own, other, upstream)
+        p, q, h = gradient_weights(own, other, upstream)
         weight = p if OWN else q
         x = load_tile(z_ptr, rows, stride_zn, keep, dims, stride_zd, d, DTYPE)
-        total += (weight[:, None] * (x - center[None, :])).to(tl.float64)
+        total += (h[:, None] * (weight[:, None] * (x - center[None, :]))).to(tl.float64)
     return tl.sum(total, 0)
 
 
@@ -181,7 +194,7 @@ def simplified_silhouette_backward_kernel(
     upstream = tl.load(grad_ptr + rows * stride_g, mask=keep, other=0.0).to(DTYPE) if PER_POINT else tl.load(scale_ptr)
     own = tl.load(own_ptr + rows, mask=keep, other=0.0)
     other = tl.load(other_ptr + rows, mask=keep, other=0.0)
-    p, q = gradient_weights(own, other, upstream)
+    p, q, h = gradient_weights(own, other, upstream)
     if sums_ptr is not None:
         share = reciprocal(tl.load(counts_ptr + label, mask=keep, other=0).to(DTYPE))
     for begin in range(0, d, BLOCK_D):
@@ -190,7 +203,7 @@ def simplified_silhouette_backward_kernel(
         m = load_tile(centers_ptr, label, stride_cc, keep, dims, stride_cd, d, DTYPE)
         dz = p[:, None] * (x - m)
         m = load_tile(centers_ptr, rival, stride_cc, rival >= 0, dims, stride_cd, d, DTYPE)
-        dz += q[:, None] * (x - m)
+        dz = h[:, None] * (dz + q[:, None] * (x - m))
         if sums_ptr is not None:
             dz += share[:, None] * load_tile(sums_ptr, label, d, keep, dims, 1, d, DTYPE)
         tl.store(
@@ -209,6 +222,7 @@ def simplified_silhouette(
     singleton_zero: bool,
     save_sums: bool,
 ) -> tuple[Tensor, ...]:
+    common.check_inputs(z, labels=labels, centroids=centroids)
     n, d = z.shape
     dtype = compute_dtype(z.dtype)
     tied = centroids is None
@@ -224,6 +238,7 @@ def simplified_silhouette(
         centers, counts = centroids, None
         if reduction != "none":
             counter.zero_()
+    origin, shifted, norms = common.shift(centers, counts)
     own = torch.empty(n, dtype=dtype, device=z.device)
     other = torch.empty_like(own)
     own_labels = torch.empty(n, dtype=torch.int32, device=z.device)
@@ -232,7 +247,7 @@ def simplified_silhouette(
     common.launch(
         simplified_silhouette_kernel,
         (programs,),
-        z, labels, centers, counts, value, own_labels, other_labels, own, other, partial,
+        z, labels, centers, origin, shifted, norms, counts, value, own_labels, other_labels, own, other, partial,
         n, c, d, *z.stride(), labels.stride(0) if labels is not None else 0, *centers.stride(),
         SINGLETON_ZERO=singleton_zero, REDUCTION=reduction, PRECISION=_tiling.precision(dtype),
         BLOCK_N=tiles.block_n, BLOCK_C=tiles.block_c, BLOCK_D=tiles.block_d,

@@ -132,6 +132,7 @@ def variance_ratio_pull_kernel(
 
 
 def variance_ratio(z: Tensor, labels: Tensor, centroids: Tensor | None, num_clusters: int, distance: str) -> tuple[Tensor, ...]:
+    common.check_inputs(z, labels=labels, centroids=centroids)
     d = z.shape[1]
     dtype = compute_dtype(z.dtype)
     squared = distance == "sqeuclidean"

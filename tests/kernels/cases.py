@@ -77,10 +77,12 @@ def call(op: str, *args: Any, backward: bool = False) -> Any:
     return got
 
 
-def points(n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows") -> tuple[Tensor, Tensor, Tensor]:
-    """z in ``dtype``, labels with outliers, an empty cluster and a singleton, and centroids."""
+def points(
+    n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str = "rows", offset: float = 0.0, scale: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """z in ``dtype``, labels with outliers, an empty cluster and a singleton, and centroids; all of it ``offset`` away from 0."""
     generator = torch.Generator().manual_seed(n * 10007 + c * 101 + d)
-    centers = 2 * torch.randn(c, d, generator=generator)
+    centers = offset + 2 * torch.randn(c, d, generator=generator)
     # Clusters 0..c-2 are used; c - 2 holds one point only.
     labels = torch.randint(0, max(c - 2, 1), (n,), generator=generator)
     z = centers[labels] + torch.randn(n, d, generator=generator)
@@ -89,7 +91,7 @@ def points(n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str 
         labels[::17] = -1
     if n > 8:
         z[5] = z[7]
-    z = z.to(dtype)
+    z, centers = (scale * z).to(dtype), scale * centers
     if layout == "columns":
         z = z.t().contiguous().t()
     elif layout == "strided":
@@ -98,10 +100,11 @@ def points(n: int, c: int, d: int, dtype: torch.dtype, device: str, layout: str 
     return z.to(device), labels.to(device), centers.to(device)
 
 
-def check_assign(dtype: torch.dtype, device: str, n=131, c=37, d=50, layout="rows", ties=False) -> None:
-    z, _, centers = points(n, c, d, dtype, device, layout)
+def check_assign(dtype: torch.dtype, device: str, n=131, c=37, d=50, layout="rows", ties=False, offset=0.0) -> None:
+    z, _, centers = points(n, c, d, dtype, device, layout, offset)
     if ties:
-        centers[c - 1] = centers[2]
+        # The same column of the next tile: numpy's product, which the interpreter takes, rounds columns of a tile differently.
+        centers[66] = centers[2]
         z[3] = centers[2].to(dtype)
     got = call("assign", z, centers)
     compare("labels distances second second_distances", got, reference("assign").assign(*wide(z, centers)))
@@ -127,9 +130,9 @@ def check_centroid_update(dtype: torch.dtype, device: str, n=203, c=7, d=70, wei
 
 def check_silhouette(
     dtype: torch.dtype, device: str, n=150, c=9, d=37, mode="labels", reduction="mean",
-    singleton_zero=True, save_sums=False, layout="rows",
+    singleton_zero=True, save_sums=False, layout="rows", offset=0.0, scale=1.0,
 ) -> None:  # fmt: skip
-    z, labels, centers = points(n, c, d, dtype, device, layout)
+    z, labels, centers = points(n, c, d, dtype, device, layout, offset, scale)
     if mode == "transposed":
         centers = centers.t().contiguous().t()
     given = None if mode in ("labels", "unknown") else centers
@@ -142,7 +145,7 @@ def check_silhouette(
     compare("value own_labels other_labels own other means counts sums", got, want, units=256)
 
     real = compute_dtype(dtype)
-    grad = torch.tensor(-1.7, dtype=real, device=device)
+    grad = torch.tensor(-1.7 / scale**0.5, dtype=real, device=device)
     if reduction == "none":
         grad = torch.randn(n, generator=torch.Generator().manual_seed(5)).to(device, real)
     tied = given is None
@@ -169,21 +172,82 @@ def check_variance_ratio(dtype: torch.dtype, device: str, n=150, c=9, d=37, dist
         compare("dz dcentroids", call("variance_ratio", *args, backward=True), want, units=256)
 
 
-def check_davies_bouldin(dtype: torch.dtype, device: str, n=150, c=9, d=37, unknown=False) -> None:
-    z, labels, _ = points(n, c, d, dtype, device)
+def check_davies_bouldin(dtype: torch.dtype, device: str, n=150, c=9, d=37, unknown=False, scale=1.0) -> None:
+    z, labels, _ = points(n, c, d, dtype, device, scale=scale)
     clusters = 0 if unknown else c
     truth = reference("davies_bouldin")
     got = call("davies_bouldin", z, labels, clusters)
     want = truth.davies_bouldin(*wide(z, labels, clusters))
     compare("value means counts dispersion rivals directions", got, want)
-    grad = torch.tensor(0.6, dtype=compute_dtype(dtype), device=device)
+    grad = torch.tensor(0.6 / scale**0.5, dtype=compute_dtype(dtype), device=device)
     args = (grad, z, labels, *got[1:])
     want = truth.davies_bouldin_backward(*wide(*args))
     compare("dz", call("davies_bouldin", *args, backward=True), want, units=256)
 
 
-def check_lloyd(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False) -> None:
-    z, _, centers = points(n, c, d, dtype, device)
+def check_broken_row(dtype: torch.dtype, device: str, entry=float("nan"), mode="labels", n=70, c=5, d=11) -> None:
+    """Of one entry that is not finite, or too large to be squared, nothing is hidden; an outlier's entries do not matter."""
+    z, labels, centers = points(n, c, d, dtype, device)
+    given, own = (None, labels) if mode == "labels" else (centers, labels if mode == "both" else None)
+    tied = given is None
+    bad, outlier = 20, 17
+    assert labels[bad] >= 0 and labels[outlier] == -1
+    z[bad, 3] = entry
+    if own is not None:
+        z[outlier] = entry
+    for reduction in ("none", "sum", "mean"):
+        value, *state = call("simplified_silhouette", z, own, given, c, reduction, True, False)
+        grad = torch.full_like(value, 0.5)
+        state = (*state[:4], centers if given is not None else state[4], *state[5:])
+        dz, _ = call("simplified_silhouette", grad, z, *state, tied, reduction, False, backward=True)
+        assert dz[bad].isnan().all()
+        assert own is None or not dz[outlier].any()
+        if reduction != "none":
+            assert value.isnan()
+            continue
+        assert value[bad].isnan()
+        if tied:
+            continue
+        # Centroids of their own are finite, so that the other rows are as if this one were not there.
+        rest = torch.arange(n, device=device) != bad
+        rest &= labels >= 0 if own is not None else rest
+        x = z[rest].double().requires_grad_()
+        table = (x[:, None] - centers.double()).square().sum(2).sqrt()
+        index = labels[rest] if own is not None else table.argmin(1)
+        a = table.gather(1, index[:, None])[:, 0]
+        b = table.scatter(1, index[:, None], float("inf")).amin(1)
+        want = (b - a) / torch.maximum(a, b)
+        assert_close("value", value[rest], want.detach())
+        assert_close("dz", dz[rest], torch.autograd.grad(0.5 * want.sum(), x)[0], units=256)
+
+
+def check_broken_cluster(dtype: torch.dtype, device: str, entry=float("nan"), n=70, c=5, d=11) -> None:
+    """As :func:`check_broken_row`, for the Davies-Bouldin index: every cluster has the broken one as its rival."""
+    z, labels, _ = points(n, c, d, dtype, device)
+    z[17] = entry
+    assert labels[17] == -1
+    for bad in (17, 20):
+        z[bad, 3] = entry
+        value, *state = call("davies_bouldin", z, labels, c)
+        dz = call("davies_bouldin", torch.full_like(value, 0.5), z, labels, *state, backward=True)
+        assert not dz[labels < 0].any()
+        assert value.isnan() == (bad == 20)
+        assert bool((dz[labels >= 0].isnan() if bad == 20 else dz[labels >= 0].isfinite()).all())
+
+
+def check_one_cluster(dtype: torch.dtype, device: str) -> None:
+    """Without another cluster there is no score and no gradient, and nothing is broken."""
+    z, _, centers = points(40, 5, 11, dtype, device)
+    labels = torch.full((40,), 2, device=device)
+    for own, given in ((labels, None), (None, centers[:1])):
+        value, *state = call("simplified_silhouette", z, own, given, 5 if given is None else 1, "none", True, False)
+        state = (*state[:4], state[4] if given is None else given, *state[5:])
+        dz, _ = call("simplified_silhouette", torch.ones_like(value), z, *state, given is None, "none", False, backward=True)
+        assert not value.any() and not dz.any()
+
+
+def check_lloyd(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=False, frozen=False, settled=False, offset=0.0) -> None:
+    z, _, centers = points(n, c, d, dtype, device, offset=offset)
     centers[c - 1] += 1000
     weights = None
     if weighted:
@@ -196,7 +260,8 @@ def check_lloyd(dtype: torch.dtype, device: str, n=203, c=7, d=70, weighted=Fals
     new = torch.where((mass == 0)[:, None], centers.double(), means)
     if frozen:
         new = centers.double()
-    shift = (new - centers.double()).square().sum()
+    # Far from 0 the centroids are rounded more than the shift may be wrong.
+    shift = (got.centroids.double() - centers.double()).square().sum()
     flag = torch.tensor(int(frozen or settled), dtype=torch.int32, device=device)
     assert bool((mass == 0).any())
     names = "centroids mass labels distances second second_distances shift done"
@@ -220,6 +285,24 @@ def _cases() -> list[Case]:
         Case("lloyd", "weighted-settled", check_lloyd, {"weighted": True, "settled": True}),
         Case("lloyd", "frozen", check_lloyd, {"frozen": True}),
     ]
+    for offset in (30, 3000):
+        cases += [
+            Case("assign", f"offset-{offset}", check_assign, {"n": 128, "c": 8, "d": 32, "offset": offset}),
+            Case("lloyd", f"offset-{offset}", check_lloyd, {"offset": offset}),
+            Case("simplified_silhouette", f"offset-{offset}", check_silhouette, {"offset": offset}),
+            Case("simplified_silhouette", f"centroids-offset-{offset}", check_silhouette, {"mode": "centroids", "offset": offset}),
+        ]
+    for scale in (1e-18, 1e-15, 1e15, 1e17):
+        cases += [
+            Case("simplified_silhouette", f"scale-{scale}", check_silhouette, {"scale": scale, "d": 5}),
+            Case("davies_bouldin", f"scale-{scale}", check_davies_bouldin, {"scale": scale, "d": 5}),
+        ]
+    for entry in (float("nan"), float("inf"), 1e30):
+        cases.append(Case("davies_bouldin", f"broken-{entry}", check_broken_cluster, {"entry": entry}))
+        for mode in ("labels", "centroids", "both"):
+            options = {"entry": entry, "mode": mode}
+            cases.append(Case("simplified_silhouette", f"broken-{mode}-{entry}", check_broken_row, options))
+    cases.append(Case("simplified_silhouette", "one-cluster", check_one_cluster))
     for mode in ("labels", "unknown", "centroids", "both"):
         for reduction in ("mean", "sum", "none"):
             save = reduction != "none" and mode != "unknown"

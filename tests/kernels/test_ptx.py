@@ -22,13 +22,21 @@ from ptx import executed  # noqa: E402
 ORDERS = (0, -1, 7)
 RUNS = {
     "assign-plain": "float32",
+    "assign-offset-3000": "float32",
     "centroid_update-weighted": "float32",
     "simplified_silhouette-singleton": "float32",
+    "simplified_silhouette-offset-3000": "float32",
     "simplified_silhouette-centroids-none": "bfloat16",
+    "simplified_silhouette-broken-labels-nan": "float32",
+    "simplified_silhouette-broken-both-inf": "float32",
+    "simplified_silhouette-scale-1e-18": "float32",
+    "simplified_silhouette-scale-1e+17": "float32",
     "variance_ratio-labels-sqeuclidean": "float32",
     "variance_ratio-centroids-euclidean": "float16",
     "davies_bouldin-plain": "float32",
+    "davies_bouldin-broken-nan": "float32",
     "lloyd-plain": "float32",
+    "lloyd-offset-30": "float32",
 }
 CASES = {str(case): case for case in cases.CASES}
 ran: set[str] = set()
