@@ -149,7 +149,7 @@ def shift(centers: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor
         shift_kernel,
         (parts,),
         centers, counts, origin, shifted, norms, c, d, *centers.stride(),
-        BLOCK_C=32,
+        BLOCK_C=PAD_C.value,
         num_warps=4,
     )  # fmt: skip
     return origin, shifted, norms

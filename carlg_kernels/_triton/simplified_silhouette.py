@@ -311,7 +311,7 @@ def simplified_silhouette_backward(
     n, d = z.shape
     if tied and centers.shape[0] == 0:
         c = resolve_num_clusters(own_labels, 0)
-        centers, counts = centroid_update(z, own_labels, None, c)
+        centers, counts = centroid_update(z, own_labels.long(), None, c)
     need_sums = tied or need_centroids
     sums, scale = _sums(grad, z, own_labels, other_labels, own, other, centers, reduction, need_sums)
     dz = torch.empty((n, d), dtype=z.dtype, device=z.device)
