@@ -1,6 +1,7 @@
 """Nearest and second-nearest centroid:  label_u = argmin_j ||z_u - mu_j||,  ties to the lowest index.
 
-Scores are ranked by ||mu_j||^2 - 2 z_u.mu_j; the distances of the two winners are recomputed by direct difference.
+Ranked by ||m_j||^2 - 2 (z_u - t).m_j with m_j = mu_j - t around a point t amid the centroids, so that the digits are those of their spread;
+the distances of the two winners are recomputed by direct difference.
 """
 
 import torch
