@@ -29,7 +29,7 @@ def test_fullgraph(loss):
     want, (want_grad,) = value_and_gradients(lambda x: function(x, known), z)
     got, (got_grad,) = value_and_gradients(compiled, z)
     # Inductor adds in an order of its own, and margin is a small difference of two means.
-    assert_close("value", want, got, 1e-5)
+    assert_close("value", want, got, 1e-5 if loss == "margin" else 1e-6)
     assert_close("gradient", want_grad, got_grad, 1e-5)
 
 

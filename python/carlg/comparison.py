@@ -53,24 +53,25 @@ def compare(
         if not quiet:
             print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
         figures[name] = {**_EMPTY, **evaluate(x if rows is None else _rows(x, rows), part, protocol, config.splits)}
-    return {**figures.pop("trained"), **figures, "evaluated_nodes": _labelled(part), "labelled_nodes": _labelled(graph)}
+    return {**figures.pop("trained"), **figures, "evaluated_nodes": len(part.labelled), "labelled_nodes": len(graph.labelled)}
 
 
 def no_figures(graph: Graph) -> dict[str, Any]:
     """The keys of :func:`compare` where nothing is evaluated."""
-    return {**_EMPTY, "random_init": dict(_EMPTY), "raw_features": dict(_EMPTY), "evaluated_nodes": 0, "labelled_nodes": _labelled(graph)}
+    return {
+        **_EMPTY,
+        "random_init": dict(_EMPTY),
+        "raw_features": dict(_EMPTY),
+        "evaluated_nodes": 0,
+        "labelled_nodes": len(graph.labelled),
+    }
 
 
 def _evaluated(graph: Graph, protocol: str, most: int) -> Tensor | None:
     """Which nodes are evaluated where there are too many: ``most`` labelled ones at random; published masks are used whole."""
     if protocol == "masks" or not most or graph.num_nodes <= most or graph.y is None:
         return None
-    labelled = (graph.y >= 0).nonzero().flatten()
-    return labelled[sample_rows(len(labelled), most)]
-
-
-def _labelled(graph: Graph) -> int:
-    return 0 if graph.y is None else int((graph.y >= 0).sum())
+    return graph.labelled[sample_rows(len(graph.labelled), most)]
 
 
 def _part(graph: Graph, rows: Tensor) -> Graph:
