@@ -20,7 +20,7 @@ import carlg
 from benchmarks import harness
 from carlg.classifier import PENALTIES, one_hot, search_and_fit
 from carlg.config import recipe
-from carlg.evaluate import random_splits, unit_length
+from carlg.tasks import random_splits, unit_length
 from carlg.trainer import Trainer
 
 

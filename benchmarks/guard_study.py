@@ -18,9 +18,9 @@ from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg import data, synthetic
 from carlg.config import recipe
-from carlg.evaluate import classify
 from carlg.graph import Graph
 from carlg.losses import effective_rank
+from carlg.tasks import classify
 from carlg.trainer import Trainer, build_models
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"

@@ -17,9 +17,9 @@ from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg import measure, synthetic
 from carlg.config import recipe
-from carlg.evaluate import classify
 from carlg.graph import Graph
 from carlg.minibatch import BatchTrainer
+from carlg.tasks import classify
 from carlg.trainer import build_models
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "large_graph.jsonl"

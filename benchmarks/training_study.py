@@ -18,7 +18,7 @@ import carlg
 from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg.config import recipe
-from carlg.evaluate import classify
+from carlg.tasks import classify
 from carlg.trainer import Trainer, build_models
 
 HERE = pathlib.Path(__file__).parent

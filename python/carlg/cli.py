@@ -139,9 +139,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     from carlg import checkpoint
     from carlg.comparison import check_most, compare
-    from carlg.evaluate import resolve_protocol
     from carlg.propagation import Inputs
     from carlg.run import load_graph, load_run
+    from carlg.tasks import resolve_protocol
 
     folder, most = pathlib.Path(arguments.run), check_most(arguments.evaluate_nodes)
     run = load_run(folder)

@@ -10,10 +10,10 @@ from torch import Tensor
 from carlg.classifier import take_rows
 from carlg.config import Config, ConfigError
 from carlg.encoder import Encoder
-from carlg.evaluate import evaluate
 from carlg.graph import Graph
 from carlg.maps import sample_rows
 from carlg.propagation import Inputs
+from carlg.tasks import evaluate
 from carlg.trainer import build_models
 
 # Nodes up to which all are evaluated; the published graphs have fewer.

@@ -11,9 +11,9 @@ from carlg import checkpoint, data, measure
 from carlg.comparison import untrained_encoder
 from carlg.config import Config, ConfigError, recipe
 from carlg.encoder import Encoder
-from carlg.evaluate import evaluate, resolve_protocol
 from carlg.graph import Graph
 from carlg.run import make_trainer, make_validator
+from carlg.tasks import evaluate, resolve_protocol
 from carlg.trainer import Trainer
 
 DATASETS = ("wiki-cs", "amazon-computers", "amazon-photos", "coauthor-cs", "coauthor-physics")

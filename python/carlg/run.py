@@ -15,12 +15,12 @@ from carlg.comparison import MOST_NODES, check_most, compare, no_figures
 from carlg.config import Config, ConfigError, recipe
 from carlg.device import resolve_device
 from carlg.encoder import Encoder
-from carlg.evaluate import classify, resolve_protocol
 from carlg.events import EventLog
 from carlg.graph import Graph, from_data
 from carlg.progress import Progress
 from carlg.report import write_report
 from carlg.scaling import Scaling
+from carlg.tasks import classify, resolve_protocol
 from carlg.trainer import Trainer
 
 # Settings that change where and how a run executes, not what it computes.

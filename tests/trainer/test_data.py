@@ -83,7 +83,7 @@ def test_wiki_cs_from_a_made_file(tmp_path, folder):
 
 
 def test_wiki_cs_is_evaluated_on_its_masks(tmp_path):
-    from carlg.evaluate import evaluate, resolve_protocol
+    from carlg.tasks import evaluate, resolve_protocol
 
     _wiki_file(tmp_path / "raw")
     graph = data.load("wiki-cs", tmp_path)
@@ -278,7 +278,7 @@ def test_unlabelled_nodes_are_no_class(kind):
 
 @pytest.mark.parametrize("y", [[-1] * 4, [5] * 4, [-1, 2, 2, -1], [0, 0, -1, 0]])
 def test_fewer_than_two_classes_are_no_labels(y):
-    from carlg.evaluate import evaluate
+    from carlg.tasks import evaluate
 
     graph = make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.tensor(y))
     assert graph.y is None and graph.num_classes == 0 and len(graph.labelled) == 0
@@ -366,7 +366,7 @@ def test_signed_and_full_dense_features_stay_dense(tiny):
 
 def test_sparse_features_give_the_results_of_dense_ones(tiny):
     from carlg.estimator import CARLG
-    from carlg.evaluate import evaluate
+    from carlg.tasks import evaluate
 
     pyg = pytest.importorskip("torch_geometric.data")
     x = _rare_features()

@@ -6,9 +6,9 @@ import scipy.sparse as sp
 import torch
 
 import carlg_kernels as ck
-from carlg.evaluate import unit_length
 from carlg.graph import csr_tensor
 from carlg.sparse_kmeans import _lloyd, _plus_plus, _Points, sparse_kmeans
+from carlg.tasks import unit_length
 
 
 def _rows(n=400, columns=90, groups=5, seed=0, share=0.06):

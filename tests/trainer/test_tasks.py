@@ -10,8 +10,8 @@ import carlg_kernels as ck
 from carlg import synthetic
 from carlg.classifier import PENALTIES
 from carlg.config import ConfigError
-from carlg.evaluate import classify, evaluate, node_clustering, random_splits, resolve_protocol, similarity_search, unit_length
 from carlg.graph import csr_tensor, make_graph
+from carlg.tasks import classify, evaluate, node_clustering, random_splits, resolve_protocol, similarity_search, unit_length
 
 
 @pytest.mark.parametrize(
