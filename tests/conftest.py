@@ -1,7 +1,14 @@
-"""Every test starts from seed 0, and reads of uninitialised memory show: torch fills fresh tensors with NaN in deterministic mode."""
+"""Every test starts from seed 0, and reads of uninitialised memory show: torch fills fresh tensors with NaN in deterministic mode.
+
+No test reads figures that an earlier evaluation kept.
+"""
+
+import os
 
 import pytest
 import torch
+
+os.environ["CARLG_CACHE"] = ""
 
 
 @pytest.fixture(autouse=True)

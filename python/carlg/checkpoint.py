@@ -18,7 +18,7 @@ from torch import Tensor
 
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, from_published, to_published
-from carlg.graph import Graph
+from carlg.graph import Graph, parts
 from carlg.scaling import Scaling
 
 
@@ -99,21 +99,21 @@ def load_array(path: pathlib.Path) -> np.ndarray:
 
 def fingerprint(graph: Graph) -> dict[str, Any]:
     """Sizes and hashes by which a graph is known again."""
-    x = [graph.x.crow_indices(), graph.x.col_indices(), graph.x.values()] if graph.is_sparse else [graph.x]
     return {
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "features": graph.num_features,
-        "edge_index": _digest([graph.edge_index]),
-        "x": _digest(x),
+        "edge_index": digest([graph.edge_index]),
+        "x": digest(parts(graph.x)),
     }
 
 
-def _digest(tensors: list[Tensor]) -> str:
-    digest = hashlib.sha256()
+def digest(tensors: list[Tensor]) -> str:
+    """Hash of the numbers of some tensors."""
+    content = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().numpy())
-    return digest.hexdigest()[:32]
+        content.update(tensor.cpu().contiguous().numpy())
+    return content.hexdigest()[:32]
 
 
 def same_graph(graph: Graph, known: dict[str, Any] | None, what: str) -> None:

@@ -12,8 +12,8 @@ from carlg.config import Config, ConfigError
 from carlg.encoder import Encoder
 from carlg.graph import Graph
 from carlg.maps import sample_rows
+from carlg.memo import recall
 from carlg.propagation import Inputs
-from carlg.tasks import evaluate
 from carlg.trainer import build_models
 
 # Nodes up to which all are evaluated; the published graphs have fewer.
@@ -42,18 +42,22 @@ def check_most(most: int) -> int:
 def compare(
     embeddings: Tensor, graph: Graph, config: Config, inputs: Inputs, protocol: str, most: int = MOST_NODES, quiet: bool = True
 ) -> dict[str, Any]:
-    """Figures of metrics.json: of the embedding, under random_init and raw_features those of the others, and how many nodes they rest on."""
+    """Figures of metrics.json: of the embedding, under random_init and raw_features those of the others, which of
+    them were known from earlier evaluations, and how many nodes they rest on."""
     if graph.y is None:
         return no_figures(graph)
     untrained = untrained_encoder(config, inputs).embed(inputs).cpu()
     rows = _evaluated(graph, protocol, most)
     part = graph if rows is None else _part(graph, rows)
-    figures = {}
+    figures, known = {}, []
     for name, x in (("trained", embeddings), ("random_init", untrained), ("raw_features", graph.x)):
         if not quiet:
             print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
-        figures[name] = {**_EMPTY, **evaluate(x if rows is None else _rows(x, rows), part, protocol, config.splits)}
-    return {**figures.pop("trained"), **figures, "evaluated_nodes": len(part.labelled), "labelled_nodes": len(graph.labelled)}
+        found, recalled = recall(x if rows is None else _rows(x, rows), part, protocol, config.splits)
+        figures[name] = {**_EMPTY, **found}
+        known += [name] if recalled else []
+    sizes = {"evaluated_nodes": len(part.labelled), "labelled_nodes": len(graph.labelled)}
+    return {**figures.pop("trained"), **figures, "evaluations_recalled": known, **sizes}
 
 
 def no_figures(graph: Graph) -> dict[str, Any]:
@@ -62,6 +66,7 @@ def no_figures(graph: Graph) -> dict[str, Any]:
         **_EMPTY,
         "random_init": dict(_EMPTY),
         "raw_features": dict(_EMPTY),
+        "evaluations_recalled": [],
         "evaluated_nodes": 0,
         "labelled_nodes": len(graph.labelled),
     }

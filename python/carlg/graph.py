@@ -98,6 +98,13 @@ def csr_tensor(matrix: Any) -> Tensor:
     )
 
 
+def parts(matrix: Tensor) -> list[Tensor]:
+    """The tensors that hold a dense or CSR matrix."""
+    if matrix.layout == torch.sparse_csr:
+        return [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
+    return [matrix]
+
+
 def scipy_csr(matrix: Tensor) -> sp.csr_matrix:
     return sp.csr_matrix(
         (matrix.values().numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy()),

@@ -12,6 +12,7 @@ from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr
 from carlg.sparse_kmeans import sparse_kmeans
 
+TASKS = ("class", "cluster", "similar")
 SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
 
 
@@ -145,9 +146,7 @@ def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), ch
     return (hits / len(asked)).tolist()
 
 
-def evaluate(
-    x: Tensor, graph: Graph, protocol: str = "auto", splits: int = 20, tasks: tuple[str, ...] = ("class", "cluster", "similar")
-) -> dict[str, Any]:
+def evaluate(x: Tensor, graph: Graph, protocol: str = "auto", splits: int = 20, tasks: tuple[str, ...] = TASKS) -> dict[str, Any]:
     """Figures of all tasks for features or embeddings ``x`` (dense or CSR); none where the graph has no labels."""
     if graph.y is None:
         return {}
