@@ -118,5 +118,6 @@ def _layer_samples(dtype: torch.dtype) -> dict[str, list[tuple]]:
         ],
         "unit_rows": [(leaf, bias, 1e-12)],
         "unit_rows_backward": [(grad, unit, inverse)],
+        "dense_product": [(leaf, torch.randn(6, 5, dtype=dtype)), (grad.t(), leaf), (grad, leaf.t())],
         "sparse_product": [(pointers, columns, torch.randn(5, dtype=dtype), x)],
     }

@@ -7,6 +7,7 @@ from torch import Tensor
 
 import carlg_kernels as ck
 from carlg.config import Config
+from carlg_kernels.ops.dense_product import dense_product
 
 
 def cluster_index(variant: str, z: Tensor, labels: Tensor, clusters: int, edge_index: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class _Participation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
         centred = z - z.mean(0)
-        covariance = centred.t() @ centred
+        covariance = dense_product(centred.t(), centred)
         trace, square = covariance.diagonal().sum(), covariance.square().sum().clamp(min=1e-30)
         ctx.save_for_backward(centred, covariance, trace, square)
         return trace.square() / square
@@ -58,7 +59,7 @@ class _Participation(torch.autograd.Function):
         share = trace / square
         slope = covariance * (-4 * grad * share.square())
         slope.diagonal().add_(4 * grad * share)
-        return centred @ slope
+        return dense_product(centred, slope)
 
 
 def effective_rank(z: Tensor, rows: int = 2048) -> float:

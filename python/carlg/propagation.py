@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from carlg.graph import Graph
+from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.sparse_product import sparse_product
 
 
@@ -104,7 +105,7 @@ class Inputs:
         """A_hat X W."""
         if isinstance(self.features, SparseMatrix):
             return self.adjacency @ (self.features @ weight)
-        return self.features @ weight
+        return dense_product(self.features, weight)
 
     def flops(self, widths: tuple[int, ...], predictor: int) -> float:
         """Necessary multiply-adds of one training epoch times two: every product forward, by weights, by inputs."""

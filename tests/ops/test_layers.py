@@ -1,4 +1,4 @@
-"""The ops of the trainer's layers against their definitions: norm_prelu, unit_rows, sparse_product."""
+"""The ops of the trainer's layers against their definitions: norm_prelu, unit_rows, sparse_product, dense_product."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.norm_prelu import norm_prelu
 from carlg_kernels.ops.sparse_product import sparse_product
 from carlg_kernels.ops.unit_rows import unit_rows
@@ -147,7 +148,70 @@ def test_sparse_product_refuses_what_it_cannot_read():
             sparse_product(*bad)
 
 
-@pytest.mark.parametrize("name", ["norm_prelu", "unit_rows", "sparse_product"])
+def _laid_out(matrix, layout):
+    """The same matrix in other strides."""
+    if layout == "transposed":
+        return matrix.t().contiguous().t()
+    if layout == "strided":
+        return torch.zeros(2 * matrix.shape[0], 3 * matrix.shape[1], dtype=matrix.dtype)[::2, ::3].copy_(matrix)
+    if layout == "part":
+        return torch.zeros(matrix.shape[0] + 1, matrix.shape[1] + 5, dtype=matrix.dtype)[1:, 2:-3].copy_(matrix)
+    return matrix.contiguous()
+
+
+def _rounding(a, b):
+    """What the sums of a float32 product may be off by: their length times the sums of the absolute values, in epsilons."""
+    return a.shape[1] ** 0.5 * (a.double().abs() @ b.double().abs()) * 2 * torch.finfo(torch.float32).eps + 1e-30
+
+
+@pytest.mark.parametrize("layout", ["rows", "transposed", "strided", "part"])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (5, 3, 1), (1, 700, 40), (12, 512, 32), (13, 513, 33), (301, 767, 96), (97, 1500, 17), (40, 1, 40), (767, 2, 31)]
+)
+def test_dense_product_equals_its_definition(shape, layout):
+    rows, depth, columns = shape
+    a, b = (_laid_out(torch.randn(s), layout) for s in ((rows, depth), (depth, columns)))
+    assert ((dense_product(a, b) - a.double() @ b.double()).abs() <= _rounding(a, b)).all()
+    wide = a.double(), b.double()
+    torch.testing.assert_close(dense_product(*wide), wide[0] @ wide[1], rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 70), st.booleans(), st.booleans(), st.integers(0, 100))
+def test_dense_product_of_any_shape_and_its_gradient(rows, depth, columns, transpose_a, transpose_b, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b, upstream = (torch.randn(s, generator=generator) for s in ((rows, depth), (depth, columns), (rows, columns)))
+    a, b = (x.t().contiguous().t() if transposed else x for x, transposed in ((a, transpose_a), (b, transpose_b)))
+    a, b = a.requires_grad_(), b.requires_grad_()
+    product = dense_product(a, b)
+    product.backward(upstream)
+    wide = [x.detach().double() for x in (a, b, upstream)]
+    for got, expected in ((product, wide[0] @ wide[1]), (a.grad, wide[2] @ wide[1].t()), (b.grad, wide[0].t() @ wide[2])):
+        torch.testing.assert_close(got.detach().double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dense_product_hides_no_nan_and_spreads_none():
+    a, b = torch.randn(30, 600), torch.randn(600, 40)
+    a[3, 599], b[0, 39] = float("nan"), float("inf")
+    expected = (a.double() @ b.double()).float()
+    product = dense_product(a, b)
+    assert torch.equal(product.isnan(), expected.isnan()) and torch.equal(product.isinf(), expected.isinf())
+
+
+def test_dense_product_gradcheck_and_constants():
+    a, b = torch.randn(5, 4, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(dense_product, (a, b))
+    assert torch.autograd.gradgradcheck(dense_product, (a, b))
+    dense_product(a.detach(), b).sum().backward()
+    assert b.grad is not None and a.grad is None
+
+
+def test_dense_product_refuses_what_does_not_fit():
+    for bad in ((torch.ones(3, 4), torch.ones(3, 4)), (torch.ones(3, 4), torch.ones(4, 3).double()), (torch.ones(4), torch.ones(4, 3))):
+        with pytest.raises(RuntimeError):
+            dense_product(*bad)
+
+
+@pytest.mark.parametrize("name", ["norm_prelu", "unit_rows", "sparse_product", "dense_product"])
 def test_same_bits_for_any_number_of_threads(name):
     generator = torch.Generator().manual_seed(4)
     x, bias, gain = torch.randn(3001, 48, generator=generator), torch.randn(48, generator=generator), torch.rand(48, generator=generator)
@@ -156,6 +220,8 @@ def test_same_bits_for_any_number_of_threads(name):
     def compute():
         if name == "sparse_product":
             return (sparse_product(*sparse, x),)
+        if name == "dense_product":
+            return dense_product(x, x[:48].t()), dense_product(x.t(), x)
         q = x.clone().requires_grad_()
         y = norm_prelu(q, bias, gain, bias, torch.tensor([0.25])) if name == "norm_prelu" else unit_rows(q, bias)
         (y * x).sum().backward()

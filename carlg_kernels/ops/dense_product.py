@@ -1,0 +1,46 @@
+"""A dense product:  C = A B,  dA = dC B^T,  dB = A^T dC.
+
+Any strides, so that transposed matrices are read as they lie. On x86 by kernels of our own: they keep nearer to the CPU's rate than the
+BLAS inside torch, which does not use AVX-512 on every CPU that has it. Elsewhere by torch.
+"""
+
+import platform
+from typing import Any
+
+from torch import Tensor
+
+from carlg_kernels._library import call, register
+from carlg_kernels.reference import dense_product as reference
+
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _fake(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    a, b = ctx.saved_tensors
+    of_a = dense_product(grad, b.t()) if ctx.needs_input_grad[0] else None
+    of_b = dense_product(a.t(), grad) if ctx.needs_input_grad[1] else None
+    return of_a, of_b
+
+
+register(
+    "dense_product",
+    "(Tensor a, Tensor b) -> Tensor",
+    reference=reference.dense_product,
+    fake=_fake,
+    cpp=("cpu",) if _X86 else (),
+    triton=False,
+    setup_context=_save,
+    backward=_backward,
+)
+
+
+def dense_product(a: Tensor, b: Tensor) -> Tensor:
+    return call("dense_product", a, b)  # type: ignore[no-any-return]
