@@ -68,20 +68,7 @@ CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, Stride str
   }
 }
 
-template <typename T, typename Stride>
-CK_INLINE void row_tail(const SparseRows& a, int64_t row, const T* b, Stride stride, int64_t count,
-                        T* y) {
-  const T* values = static_cast<const T*>(a.values);
-  for (int64_t k = 0; k < count; ++k) {
-    T sum = 0;
-    for (int64_t p = a.pointers[row]; p < a.pointers[row + 1]; ++p) {
-      sum += values[p] * b[a.columns[p] * stride + k];
-    }
-    y[k] = sum;
-  }
-}
-
-// Columns [0, count) of rows [first, last).
+// Columns [0, count) of rows [first, last), at least one vector of them; the last vector overlaps the one before where it must.
 template <typename T, typename Stride>
 void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b, Stride stride,
                    int64_t count, T* y, int64_t y_stride) {
@@ -92,31 +79,63 @@ void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b,
     for (; k + kTile * L <= count; k += kTile * L) row_tile<kTile>(a, i, b + k, stride, out + k);
     for (; k + 2 * L <= count; k += 2 * L) row_tile<2>(a, i, b + k, stride, out + k);
     for (; k + L <= count; k += L) row_tile<1>(a, i, b + k, stride, out + k);
-    row_tail(a, i, b + k, stride, count - k, out + k);
+    if (k < count) row_tile<1>(a, i, b + count - L, stride, out + count - L);
   }
+}
+
+// count columns of every row, from rows `from_stride` apart to rows `to_stride` apart; zeros behind them up to width.
+template <typename T>
+void copy_columns(const T* from, int64_t from_stride, int64_t rows, int64_t count, T* to,
+                  int64_t to_stride, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(from + r * from_stride, count, to + r * to_stride);
+    std::fill(to + r * to_stride + count, to + r * to_stride + width, T{0});
+  }
+}
+
+// One slab of columns, by the thread that calls.
+template <typename T>
+void multiply_slab(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, int64_t begin,
+                   T* packed, T* y) {
+  constexpr std::integral_constant<int64_t, 64 / sizeof(T)> slab;
+  const int64_t count = std::min<int64_t>(slab, width - begin);
+  copy_columns(b + begin, width, b_rows, count, packed, slab, slab);
+  if (count == slab) {
+    multiply_rows(a, 0, a.rows, packed, slab, slab, y + begin, width);
+    return;
+  }
+  const Buffer<T> whole(a.rows * slab);
+  multiply_rows(a, 0, a.rows, packed, slab, slab, whole.get(), slab);
+  copy_columns(whole.get(), slab, a.rows, count, y + begin, width, count);
 }
 
 template <typename T>
 void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
-  constexpr int64_t slab = 64 / sizeof(T);
+  constexpr int64_t slab = 64 / sizeof(T), L = kLanes<T>;
   if (width > slab && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
     parallel(ceil_div(width, slab), [&](int64_t first, int64_t last) {
       const Buffer<T> packed(b_rows * slab);
       for (int64_t s = first; s < last; ++s) {
-        const int64_t begin = s * slab, count = std::min(slab, width - begin);
-        for (int64_t r = 0; r < b_rows; ++r) {
-          std::copy_n(b + r * width + begin, count, packed.get() + r * slab);
-        }
-        multiply_rows(a, 0, a.rows, packed.get(), std::integral_constant<int64_t, slab>{}, count,
-                      y + begin, width);
+        multiply_slab(a, b, b_rows, width, s * slab, packed.get(), y);
       }
     });
     return;
   }
   const Chunks chunks{a};
-  parallel(kChunks, [&](int64_t first, int64_t last) {
-    multiply_rows(a, chunks.begin(first), chunks.begin(last), b, width, width, y, width);
-  });
+  const auto all_rows = [&](const T* from, int64_t columns, T* to) {
+    parallel(kChunks, [&](int64_t first, int64_t last) {
+      multiply_rows(a, chunks.begin(first), chunks.begin(last), from, columns, columns, to,
+                    columns);
+    });
+  };
+  if (width >= L) {
+    all_rows(b, width, y);
+    return;
+  }
+  const Buffer<T> wide_b(b_rows * L), wide_y(a.rows * L);
+  copy_columns(b, width, b_rows, width, wide_b.get(), L, L);
+  all_rows(wide_b.get(), L, wide_y.get());
+  copy_columns(wide_y.get(), L, a.rows, width, y, width, width);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from carlg.propagation import multiply, transpose
+from carlg.propagation import build_csr, multiply, transpose
 
 PENALTIES = tuple(2.0**k for k in range(-10, 11))
 # Wide sparse features go up the grid in groups; small C are solved in a step or two, so the first group is long.
@@ -53,32 +53,39 @@ class DenseDesign:
 
 
 class SparseDesign:
-    """The same for sparse features, which stay as they are."""
+    """The same for sparse features, which stay sparse: the folds are the blocks of one block-diagonal matrix."""
 
     def __init__(self, x: Tensor, rows: Tensor) -> None:
         self.source = x
-        self.folds = [take_rows(x, r) for r in rows]
-        self.transposed = [transpose(fold) for fold in self.folds]
-        columns = x.shape[1]
-        self.squares = torch.stack(
-            [
-                torch.zeros(columns + 1)
-                .index_add_(0, f.col_indices(), f.values().square())
-                .index_fill_(0, torch.tensor(columns), float(f.shape[0]))
-                for f in self.folds
-            ]
+        self.shape = (rows.shape[0], x.shape[1] + 1)
+        self.matrix = self._blocks(rows)
+        self.transposed = transpose(self.matrix)
+        squares = torch.zeros(self.matrix.shape[1]).index_add_(0, self.matrix.col_indices(), self.matrix.values().square())
+        self.squares = squares.view(self.shape)
+
+    def _blocks(self, rows: Tensor) -> Tensor:
+        """Rows (folds, m), each with a constant behind its features; a fold has columns of its own."""
+        folds, width = self.shape
+        taken = take_rows(self.source, rows.flatten())
+        lengths = taken.crow_indices().diff()
+        fold = torch.arange(folds).repeat_interleave(rows.shape[1])
+        row = torch.arange(rows.numel())
+        place = torch.repeat_interleave(row, lengths)
+        return build_csr(
+            torch.cat([place, row]),
+            torch.cat([taken.col_indices() + width * fold[place], width * (fold + 1) - 1]),
+            torch.cat([taken.values(), torch.ones(rows.numel())]),
+            (rows.numel(), folds * width),
         )
 
     def product(self, weights: Tensor) -> Tensor:
-        return torch.stack([multiply(f, w[:-1]) + w[-1] for f, w in zip(self.folds, weights, strict=True)])
+        return multiply(self.matrix, weights.flatten(0, 1)).unflatten(0, (self.shape[0], -1))
 
     def adjoint(self, values: Tensor) -> Tensor:
-        return torch.stack(
-            [torch.cat([multiply(f, v.contiguous()), v.sum(0, keepdim=True)]) for f, v in zip(self.transposed, values, strict=True)]
-        )
+        return multiply(self.transposed, values.flatten(0, 1)).unflatten(0, self.shape)
 
     def decide(self, weights: Tensor, rows: Tensor) -> Tensor:
-        return torch.stack([multiply(take_rows(self.source, r), w[:-1].contiguous()) + w[-1] for r, w in zip(rows, weights, strict=True)])
+        return multiply(self._blocks(rows), weights.flatten(0, 1)).unflatten(0, tuple(rows.shape))
 
 
 def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
