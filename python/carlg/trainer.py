@@ -30,10 +30,10 @@ from carlg.propagation import Inputs
 _REFERENCE_SIZE = 0.04
 # Bytes of the widest activations below which memory is less scarce than time.
 _SMALL_MATRIX = 64 << 20
-# Where the untrained encoder has little to gain: shares of z's dimensions that its effective rank stays below, each with the probe's
-# accuracy that it must reach. Below the first share the index has nothing to compress but the classes, whatever the probe says.
-_SIMPLE = 0.05
-_SOLVED = ((0.12, 0.85), (1.0, 0.95))
+# Where the untrained encoder leaves little to gain: shares of z's dimensions that its effective rank stays below, each with the probe's
+# accuracy that it must reach. A barrier keeps the dimensions, so that less is at risk.
+_SOLVED = ((0.12, 0.85), (1.0, 0.93))
+_SOLVED_BEHIND_BARRIER = ((0.12, 0.85), (1.0, 0.995))
 # Epochs in a row with a single cluster, each seeded anew, after which the run has collapsed.
 DEGENERATE_EPOCHS = 3
 
@@ -268,11 +268,10 @@ class Trainer:
     def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
         """Why the untrained encoder cannot be bettered, or nothing."""
         width = self.config.layers[-1]
-        if self.config.barrier == 0 and rank < _SIMPLE * width:
-            return f"its z spans {rank:.0f} of {width} dimensions, too few to compress"
         score = self.probe.score(h) if self.probe is not None and h is not None else 0.0
-        if any(rank <= share * width and score >= ceiling for share, ceiling in _SOLVED):
-            return f"{score:.0%} of the graph's communities can be read off {rank:.0f} of {width} dimensions already"
+        ceilings = _SOLVED_BEHIND_BARRIER if self.config.barrier else _SOLVED
+        if any(rank <= share * width and score >= ceiling for share, ceiling in ceilings):
+            return f"{score:.1%} of the graph's communities can be read off {rank:.0f} of {width} dimensions already"
         return ""
 
     def _reservation(self) -> str:

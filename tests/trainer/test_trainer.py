@@ -86,20 +86,30 @@ def test_collapse_is_named_and_the_last_sound_encoder_kept(tiny):
     assert bool(trainer.embed(trainer.encoder).isfinite().all())
 
 
-def test_simple_embeddings_keep_the_untrained_encoder_unless_a_barrier_guards_them():
-    """Two clean communities span a few of 128 dimensions: the index could only merge them."""
+def test_solved_block_models_keep_the_untrained_encoder():
+    """Clean communities are read off the untrained embedding: the index could only merge them. Without the probe they are trained."""
     graph = synthetic.block_model(200, classes=2, features=16, mixing=0.0, noise=0.05, seed=3)
     settings = {"layers": (32, 128), "predictor": 32, "epochs": 6, "warmup": 1}
     plain = Trainer(graph, recipe(variant="sim", **settings))
     encoder = plain.run()
-    assert plain.first_rank < 0.05 * 128
     assert plain.best_epoch == 0 and "untrained encoder is kept" in plain.finished
     untrained, _ = build_models(plain.config, graph.num_features)
     assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), untrained.parameters(), strict=True))
-    guarded = Trainer(graph, recipe(variant="vrc", **settings))
-    guarded.probe = None
-    guarded.run()
-    assert guarded.best_epoch > 0 and "untrained" not in guarded.finished
+    unprobed = Trainer(graph, recipe(variant="vrc", **settings))
+    unprobed.probe = None
+    unprobed.run()
+    assert unprobed.best_epoch > 0 and "untrained" not in unprobed.finished
+
+
+def test_hard_block_models_are_left_alone_where_no_barrier_guards_them():
+    """Untrained 98 % right: without a barrier training loses as often as it gains there, behind one it gains."""
+    graph = synthetic.block_model(1000, mixing=0.4, noise=3.0, seed=0).with_features("auto")
+    kept = {}
+    for variant in ("sim", "sil", "vrc"):
+        trainer = Trainer(graph, recipe(variant=variant, epochs=2, warmup=1))
+        trainer.run()
+        kept[variant] = trainer.best_epoch
+    assert kept == {"sim": 0, "sil": 0, "vrc": 2}
 
 
 @pytest.mark.parametrize("variant", ["sim", "vrc"])
@@ -127,6 +137,7 @@ def _stuck(trainer, epochs):
 @pytest.mark.parametrize("select", ["label-free", "last"])
 def test_one_cluster_left_is_skipped_and_seeded_anew(tiny, select):
     trainer = Trainer(tiny, _config(epochs=8, select=select, warmup=1, stop_churn=0.0))
+    trainer.probe = None
     _stuck(trainer, {5})
     with pytest.warns(CollapseWarning, match="one cluster is left: the step is skipped"):
         trainer.run()
@@ -194,6 +205,7 @@ def test_kept_labels_belong_to_the_kept_encoder(tiny):
     config = _config(epochs=12, select="label-free", lr=0.05, schedule="constant", warmup=0, stop_churn=0.05)
     trainer = Trainer(tiny, config)
     seen = {}
+    trainer.probe = None
     trainer.run(on_epoch=lambda t, record: seen.update({record.epoch: t.labels.clone()}))
     assert 0 < trainer.best_epoch < trainer.epoch and not torch.equal(trainer.kept_labels, trainer.labels)
     assert torch.equal(trainer.kept_labels, seen[trainer.best_epoch + 1])
