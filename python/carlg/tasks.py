@@ -10,6 +10,7 @@ import carlg_kernels as ck
 from carlg.classifier import PENALTIES, fit_grid, search_and_fit, take_rows
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr
+from carlg.propagation import multiply, short_columns
 from carlg.sparse_kmeans import sparse_kmeans
 
 TASKS = ("class", "cluster", "similar")
@@ -133,13 +134,16 @@ def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), ch
     if len(known) < len(y):
         x, y = take_rows(x, known) if sparse else x[known], y[known]
     x = unit_length(x)
-    matrix = scipy_csr(x) if sparse else None
+    columns = short_columns(x) if sparse else None
     most = min(max(ranks), x.shape[0] - 1)
     hits = torch.zeros(len(ranks), dtype=torch.float64)
     asked = torch.arange(0, x.shape[0], -(-x.shape[0] // most_queries))
     for rows in asked.split(max(1, min(chunk, (1 << 28) // x.shape[0]))):
-        product = x[rows] @ x.t() if matrix is None else (matrix[rows.numpy()] @ matrix.T).toarray()
-        similar = torch.as_tensor(product)
+        if sparse:
+            queries = take_rows(x, rows).to_dense().t().contiguous()
+            similar = multiply(x, queries, columns).t().contiguous()
+        else:
+            similar = x[rows] @ x.t()
         similar[torch.arange(len(rows)), rows] = -torch.inf
         same = (y[similar.topk(most, dim=1).indices] == y[rows, None]).double()
         hits += torch.stack([same[:, :k].mean(1).sum() for k in ranks])
