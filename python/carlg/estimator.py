@@ -53,9 +53,10 @@ class CARLG:
         self.__init__(**{**self.settings, **settings})  # type: ignore[misc]
         return self
 
-    def fit(self, data: Any, y: Any = None) -> "CARLG":
+    def fit(self, data: Any, y: Any = None, loader: Any = None) -> "CARLG":
+        """Train on the whole graph, or on the batches of a torch_geometric ``loader`` that names their nodes (``n_id``)."""
         graph = _as_graph(data).with_features(self.config.features)
-        trainer = make_trainer(graph, self.config)
+        trainer = make_trainer(graph, self.config, loader)
         self.encoder_ = trainer.run()
         self.labels_, self.history_ = trainer.kept_labels, trainer.history
         self.scaling_ = graph.scaling or Scaling("none")

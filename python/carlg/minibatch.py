@@ -10,6 +10,7 @@ as the full batch would.
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from carlg.config import Config
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.propagation import Inputs
-from carlg.sampling import Sampler
+from carlg.sampling import LoaderSampler, Sampler
 from carlg.trainer import DEGENERATE_EPOCHS, Epoch, Trainer, learning_rate
 
 
@@ -27,9 +28,13 @@ class BatchTrainer(Trainer):
 
     probe = None
 
-    def __init__(self, graph: Graph, config: Config) -> None:
+    def __init__(self, graph: Graph, config: Config, loader: Any = None) -> None:
         super().__init__(graph, config)
-        self.sampler = Sampler(graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator)
+        self.sampler: Sampler | LoaderSampler
+        if loader is None:
+            self.sampler = Sampler(graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator)
+        else:
+            self.sampler = LoaderSampler(graph, loader, self.generator)
         self.counts = torch.zeros(self.clusters, device=self.device)
         self.labels = torch.full((graph.num_nodes,), -1, device=self.device)
 

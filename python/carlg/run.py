@@ -59,6 +59,7 @@ def train(
     quiet: bool = True,
     evaluate: bool = True,
     evaluate_nodes: int = MOST_NODES,
+    loader: Any = None,
     **settings: Any,
 ) -> Run:
     """Train, evaluate and write a run.
@@ -82,6 +83,8 @@ def train(
         Evaluate where the graph has labels; without it the figures of metrics.json are null.
     evaluate_nodes : int
         Labelled nodes to evaluate at most, drawn at random; 0: all, else at least 50. Published masks are always used whole.
+    loader : torch_geometric loader, optional
+        Train on its batches, which must name their nodes: ``n_id``.
     **settings
         Any field of :class:`carlg.Config`.
 
@@ -106,9 +109,9 @@ def train(
         raise ConfigError(f"select validation needs labels, {graph.name} has none")
     protocol = resolve_protocol(chosen.protocol, graph) if evaluate or chosen.select == "validation" else chosen.protocol
     if folder is None:
-        return _train(graph, chosen, protocol, None, False, False, quiet, most)
+        return _train(graph, chosen, protocol, None, False, False, quiet, most, loader)
     with checkpoint.only_run(folder):
-        return _train(graph, chosen, protocol, folder, resume, report, quiet, most)
+        return _train(graph, chosen, protocol, folder, resume, report, quiet, most, loader)
 
 
 def _settings(config: Config | str | None, resumed: pathlib.Path | None, settings: dict[str, Any]) -> Config:
@@ -129,9 +132,17 @@ def load_graph(config: Config, scaling: Scaling | None = None) -> Graph:
 
 
 def _train(
-    graph: Graph, config: Config, protocol: str, folder: pathlib.Path | None, resume: bool, report: bool, quiet: bool, most: int | None
+    graph: Graph,
+    config: Config,
+    protocol: str,
+    folder: pathlib.Path | None,
+    resume: bool,
+    report: bool,
+    quiet: bool,
+    most: int | None,
+    loader: Any,
 ) -> Run:
-    trainer = make_trainer(graph, config)
+    trainer = make_trainer(graph, config, loader)
     measure.reset_gpu_peak(trainer.device)
     known = checkpoint.fingerprint(graph)
     if folder is not None:
@@ -176,11 +187,12 @@ def make_validator(graph: Graph, config: Config, protocol: str) -> Callable[[Ten
     return lambda h: float(classify(h.cpu(), graph, protocol, 3, tolerance=1e-2)[0].mean())
 
 
-def make_trainer(graph: Graph, config: Config) -> Trainer:
-    if config.batch_nodes and config.batch_nodes < graph.num_nodes:
+def make_trainer(graph: Graph, config: Config, loader: Any = None) -> Trainer:
+    """Full batch, or mini-batches where the settings or a loader ask for them."""
+    if loader is not None or 0 < config.batch_nodes < graph.num_nodes:
         from carlg.minibatch import BatchTrainer
 
-        return BatchTrainer(graph, config)
+        return BatchTrainer(graph, config, loader)
     return Trainer(graph, config)
 
 

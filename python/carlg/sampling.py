@@ -1,4 +1,4 @@
-"""Mini-batches of a graph in plain torch (torch_geometric's own loaders need compiled extras).
+"""Mini-batches of a graph, in plain torch or from a torch_geometric loader (most of those need compiled extras).
 
 "cluster": the nodes in an order that keeps neighbours together (reverse Cuthill-McKee), cut into parts; a batch is the graph induced
 by one part. "neighbor": random seeds with sampled neighbours, two hops by default; a batch is the graph they induce, the seeds first.
@@ -6,11 +6,13 @@ by one part. "neighbor": random seeds with sampled neighbours, two hops by defau
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from carlg.classifier import take_rows
+from carlg.config import ConfigError
 from carlg.graph import Graph
 
 
@@ -87,7 +89,41 @@ class Sampler:
         target = self.local[self.targets[index]]
         self.local[nodes] = -1
         inside = target >= 0
-        edges = torch.stack([source[inside], target[inside]])
-        x = take_rows(self.graph.x, nodes) if self.graph.is_sparse else self.graph.x[nodes]
-        y = None if self.graph.y is None else self.graph.y[nodes]
-        return Batch(Graph(self.graph.name, edges, x, y), nodes, seeds)
+        return _batch(self.graph, torch.stack([source[inside], target[inside]]), nodes, seeds)
+
+
+def _batch(graph: Graph, edges: Tensor, nodes: Tensor, seeds: int) -> Batch:
+    x = take_rows(graph.x, nodes) if graph.is_sparse else graph.x[nodes]
+    y = None if graph.y is None else graph.y[nodes]
+    return Batch(Graph(graph.name, edges, x, y), nodes, seeds)
+
+
+class LoaderSampler:
+    """The batches of a torch_geometric loader, features and labels taken from the graph.
+
+    The loader must name the nodes of a batch, ``n_id``: NeighborLoader does, others do where their ``Data`` has ``n_id = arange(n)``. The
+    first ``batch_size`` nodes are scored, all of them where it is not given. What the loader draws from torch's generator follows
+    from ours, so that a seed fixes its batches and nothing else draws from there.
+    """
+
+    def __init__(self, graph: Graph, loader: Any, generator: torch.Generator) -> None:
+        self.graph, self.loader, self.generator = graph, loader, generator
+        if not hasattr(loader, "__iter__") or not hasattr(loader, "__len__"):
+            raise ConfigError(f"loader must be a torch_geometric loader, got {type(loader).__name__}")
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        seed = int(torch.randint(2**62, (1,), generator=self.generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for data in self.loader:
+                nodes = getattr(data, "n_id", None)
+                if nodes is None:
+                    raise ConfigError(
+                        "loader must yield batches with n_id, the numbers of their nodes: give its Data n_id = torch.arange(n)"
+                    )
+                if int(nodes.max()) >= self.graph.num_nodes:
+                    raise ConfigError(f"loader must be of the graph of {self.graph.num_nodes} nodes, got node {int(nodes.max())}")
+                yield _batch(self.graph, data.edge_index, nodes, getattr(data, "batch_size", None) or len(nodes))

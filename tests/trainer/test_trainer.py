@@ -307,6 +307,58 @@ def test_batches_cover_the_graph_and_train(tiny, sampler):
     assert trainer.history[-1].index > trainer.history[0].index
 
 
+def _loader(graph, parts=4, **more):
+    pyg = pytest.importorskip("torch_geometric.data")
+    from torch_geometric.loader import RandomNodeLoader
+
+    return RandomNodeLoader(pyg.Data(edge_index=graph.edge_index, num_nodes=graph.num_nodes, **more), parts, shuffle=True)
+
+
+def test_batches_of_a_torch_geometric_loader(tiny):
+    """A seed fixes them, they cover the graph, their edges are the graph's, and training reads features by node."""
+    loader = _loader(tiny, n_id=torch.arange(tiny.num_nodes))
+    config = _config(epochs=5, lr=2e-3)
+    trainers = [BatchTrainer(tiny, config, loader) for _ in range(2)]
+    state = torch.get_rng_state()
+    first, again = (list(trainer.sampler) for trainer in trainers)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.cat([batch.nodes for batch in first]).sort().values, torch.arange(tiny.num_nodes))
+    known = set(zip(*tiny.edge_index.tolist(), strict=True))
+    for batch, other in zip(first, again, strict=True):
+        assert torch.equal(batch.nodes, other.nodes) and batch.seeds == len(batch.nodes) == 40
+        assert set(zip(*batch.nodes[batch.graph.edge_index].tolist(), strict=True)) <= known and batch.graph.num_edges > 0
+        assert torch.equal(batch.graph.x, tiny.x[batch.nodes])
+    embeddings = [trainer.embed(trainer.run()) for trainer in trainers]
+    assert torch.equal(*embeddings) and trainers[0].history[-1].index > trainers[0].history[0].index
+
+
+def test_one_batch_of_a_loader_is_the_full_batch(tiny):
+    config = _config(epochs=4, lr=2e-3, cluster_iterations=2)
+    full = Trainer(tiny, config)
+    batched = BatchTrainer(tiny, config, [_Whole(tiny.edge_index, torch.arange(tiny.num_nodes))])
+    # the clusterings of both start from the same numbers
+    batched.sampler.generator = torch.Generator().manual_seed(0)
+    ends = [trainer.embed(trainer.run()) for trainer in (full, batched)]
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+class _Whole:
+    """A batch of a loader: the seeds first, here all nodes."""
+
+    def __init__(self, edge_index, nodes):
+        self.edge_index, self.n_id, self.batch_size = edge_index, nodes, len(nodes)
+
+
+def test_loaders_that_do_not_fit_are_refused(tiny):
+    config = _config(epochs=1)
+    with pytest.raises(ValueError, match="n_id"):
+        BatchTrainer(tiny, config, _loader(tiny)).run()
+    with pytest.raises(ValueError, match="loader must be of the graph of 160 nodes, got node 160"):
+        BatchTrainer(tiny, config, _loader(tiny, n_id=torch.arange(1, 161))).run()
+    with pytest.raises(ValueError, match="loader must be a torch_geometric loader, got int"):
+        CARLG(epochs=1, **SMALL).fit(tiny, loader=3)
+
+
 def test_induced_graph_holds_all_inner_edges(tiny):
     sampler = Sampler(tiny, 50, "cluster", 5, 2, torch.Generator().manual_seed(0))
     nodes = torch.arange(0, 160, 2)
