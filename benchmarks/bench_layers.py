@@ -5,7 +5,8 @@
 
 Limits in copies of a matrix (a read and a write, so half a copy each): graph LayerNorm and PReLU read x twice and write y, then read x and
 dy twice and write dx, 8 transfers or 4 copies; a bias and PReLU read x, write y, read x and dy, write dx, 2.5 copies; unit rows the same. The
-sparse product gathers a row an entry from the caches, so it is shown against torch alone. Memory is kept between calls, as the trainer does.
+sparse product gathers a row an entry from the caches, so it is shown against torch alone. The dense product is the three products of a layer
+of 256 outputs (forward, by inputs, by weights), against the BLAS inside torch. Memory is kept between calls, as the trainer does.
 """
 
 import os
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg.memory import keep_freed_memory
+from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.norm_prelu import norm_prelu
 from carlg_kernels.ops.sparse_product import sparse_product
 from carlg_kernels.ops.unit_rows import unit_rows
@@ -29,6 +31,7 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
 SHAPES = {"computers": (13_752, 512), "co-cs": (18_333, 512), "physics": (34_493, 256)}
 COPIES = {"norm + PReLU": 4.0, "bias + PReLU": 2.5, "unit rows": 2.5}
 ENTRIES = 36
+OUTPUTS = 256
 
 
 def eager_norm_prelu(x, bias, gain, shift, slope):
@@ -46,6 +49,11 @@ def functions(n: int, d: int) -> dict:
     pointers, values = torch.arange(0, n * ENTRIES + 1, ENTRIES), torch.rand(n * ENTRIES, generator=g)
     matrix = torch.sparse_csr_tensor(pointers, columns.long(), values, size=(n, n), check_invariants=False)
 
+    weight, of_output = torch.randn(d, OUTPUTS, generator=g), torch.randn(n, OUTPUTS, generator=g)
+
+    def three(product):
+        return lambda: (product(x, weight), product(of_output, weight.t()), product(x.t(), of_output))
+
     def both(layer):
         def run():
             q = x.detach().requires_grad_()
@@ -61,19 +69,23 @@ def functions(n: int, d: int) -> dict:
         "bias + PReLU, torch": both(lambda q: F.prelu(q + bias, slope)),
         "unit rows": both(lambda q: unit_rows(q, bias)),
         "unit rows, torch": both(lambda q: F.normalize(q + bias, dim=1)),
+        "dense product": three(dense_product),
+        "dense product, torch": three(torch.mm),
         "sparse product": lambda: sparse_product(pointers, columns, values, x),
         "sparse product, torch": lambda: torch.sparse.mm(matrix, x),
     }
 
 
 def table(rows: list[dict]) -> str:
-    lines = ["| n, width | op | ours | torch | limit |", "|---|---|---|---|---|"]
+    lines = ["| n, width | op | ours | torch | limit, or rate |", "|---|---|---|---|---|"]
     for shape in SHAPES:
         best = {row["function"]: row["best_ms"] for row in rows if row["shape"] == shape}
         n, d = SHAPES[shape]
-        for name in (*COPIES, "sparse product"):
+        for name in (*COPIES, "dense product", "sparse product"):
             ours, peer = best[name], best[f"{name}, torch"]
             limit = f"{COPIES[name] * best['copy']:.1f} ms ({COPIES[name]} copies)" if name in COPIES else ""
+            if name == "dense product":
+                limit = f"{6e-6 * n * d * OUTPUTS / ours:.0f} GF/s, torch {6e-6 * n * d * OUTPUTS / peer:.0f}"
             lines.append(f"| {n:,}, {d} | {name} | **{ours:.1f} ms** | {peer:.1f} ms ({peer / ours:.1f}x) | {limit} |")
     return "\n".join(lines)
 
@@ -89,7 +101,7 @@ def main() -> None:
     replace_block(PAGE, "layers", table(rows))
 
 
-@pytest.mark.parametrize("function", [*COPIES, "sparse product"])
+@pytest.mark.parametrize("function", [*COPIES, "dense product", "sparse product"])
 def test_layers(benchmark, function):
     benchmark(functions(*SHAPES["computers"])[function])
 

@@ -34,7 +34,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: list[str], otherwise: 
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
         else:
             choices = field.metadata["choices"]
-            metavar = "|".join(choices) if choices else type(default).__name__.upper()
+            metavar = "|".join(choices) if choices else ("float" if default is None else type(default).__name__).upper()
             parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
 

@@ -33,19 +33,19 @@ class Config:
     dataset: str = _option("digits", "data set name (see `carlg datasets`) or path of an .npz graph")
     root: str = _option("data", "folder with the data sets in torch_geometric's layout")
     variant: str = _option(
-        "sim", "index to train: simplified silhouette, exact silhouette, variance ratio, mean silhouette, margin", VARIANTS
+        "vrc", "index to train: simplified silhouette, exact silhouette, variance ratio, mean silhouette, margin", VARIANTS
     )
     seed: int = _option(0, "seed of weights and clustering, and of the graph of sbm", least=0)
     epochs: int = _option(20, "epochs at most (the cosine schedule ends there)", least=1)
-    lr: float = _option(1e-3, "learning rate of AdamW", least=0)
+    lr: float = _option(8e-4, "learning rate of AdamW", least=0)
     relative_lr: bool = _option(True, "scale the rate of every weight matrix with its initial size (root mean square over 0.04)")
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
     schedule: str = _option("cosine", "learning rate over the epochs", ("cosine", "constant"))
     warmup: int = _option(5, "epochs of linear warm-up of the cosine schedule", least=0)
-    target: float | None = _option(0.9, "target of a silhouette: loss |target - index|; none: -index, -log(index) for vrc with --log-index")
-    log_index: bool = _option(False, "train the logarithm of the index (vrc only, with --target none)")
-    barrier: float = _option(0.0, "weight of the barrier against a falling rank of z", least=0)
-    barrier_rank: float = _option(15.0, "participation ratio below which the barrier acts", least=1)
+    target: float | None = _option(None, "target of a silhouette: loss |target - index|; none: -index, -log(index) for vrc with --log-index")
+    log_index: bool = _option(True, "train the logarithm of the index (vrc only, with --target none)")
+    barrier: float = _option(1.0, "weight of the barrier against a falling rank of z", least=0)
+    barrier_rank: float = _option(16.0, "participation ratio below which the barrier acts", least=1)
     clusters: int = _option(0, "number of clusters, at least 2; 0: sqrt(nodes)/2, at most half of a mini-batch", least=0)
     clustering: str = _option("kmeans", "clustering of every epoch", ("kmeans", "minibatch", "kmedoids"))
     cluster_iterations: int = _option(3, "Lloyd iterations (k-medoids: passes) an epoch, from the carried centroids", least=1)
@@ -106,11 +106,11 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 # What differs between the variants where no label is looked at; docs/TRAINING.md has the study behind it.
 RECIPES: dict[str, dict[str, Any]] = {
-    "sim": {},
-    "sil": {"lr": 5e-4},
-    "vrc": {"lr": 8e-4, "target": None, "log_index": True, "barrier": 1.0, "barrier_rank": 16.0},
-    "mean": {"target": None},
-    "margin": {"target": None},
+    "sim": {"lr": 1e-3, "target": 0.9, "log_index": False, "barrier": 0.0},
+    "sil": {"lr": 5e-4, "target": 0.9, "log_index": False, "barrier": 0.0},
+    "vrc": {},
+    "mean": {"lr": 1e-3, "log_index": False, "barrier": 0.0},
+    "margin": {"lr": 1e-3, "log_index": False, "barrier": 0.0},
 }
 
 
@@ -229,19 +229,19 @@ def recipe(config: str | None = None, **settings: Any) -> Config:
     given = {name: convert(name, value) for name, value in settings.items()}
     base: Mapping[str, Any] = {}
     if config == "published":
-        variant, dataset = given.get("variant", "sim"), given.get("dataset", "digits")
+        variant, dataset = given.get("variant", Config.variant), given.get("dataset", Config.dataset)
         base = published(variant, dataset)
     elif config is not None:
         base = read_toml(config)
-    if given.get("variant", base.get("variant", "sim")) != base.get("variant", "sim"):
+    if given.get("variant", base.get("variant", Config.variant)) != base.get("variant", Config.variant):
         base = _without_recipe(base)
     merged = {**base, **given}
-    variant = merged.get("variant", "sim")
+    variant = merged.get("variant", Config.variant)
     return Config(**{**RECIPES.get(variant, {}), **merged})
 
 
 def _without_recipe(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a file sets beyond the recipe of its own variant: the rest belongs to the variant and goes with it."""
-    own = vars(recipe(variant=settings.get("variant", "sim")))
+    own = vars(recipe(variant=settings.get("variant", Config.variant)))
     owned = {name for values in RECIPES.values() for name in values}
     return {name: value for name, value in settings.items() if name not in owned or value != own[name]}

@@ -1,4 +1,4 @@
-"""A scikit-learn-like front: ``CARLG(variant="sim").fit(data).transform(data)``."""
+"""A scikit-learn-like front: ``CARLG().fit(data).transform(data)``."""
 
 from typing import Any
 

@@ -264,7 +264,7 @@ def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
 def test_several_batches_come_near_the_full_batch():
     """Centroids carried over three batches: nearly the same clusters and index as with all nodes at once."""
     graph = synthetic.block_model(300, classes=4, features=24, noise=0.3, seed=1)
-    settings = {"epochs": 15, "schedule": "constant", "lr": 1e-3, "clusters": 4}
+    settings = {"variant": "sim", "epochs": 15, "schedule": "constant", "lr": 1e-3, "clusters": 4}
     full = Trainer(graph, _config(**settings))
     batched = BatchTrainer(graph, _config(**settings, batch_nodes=100, sampler="neighbor", fanout=40))
     for trainer in (full, batched):
