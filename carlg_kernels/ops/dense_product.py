@@ -7,6 +7,7 @@ BLAS inside torch, which does not use AVX-512 on every CPU that has it. Elsewher
 import platform
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from carlg_kernels._library import call, register
@@ -16,6 +17,9 @@ _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
 def _fake(a: Tensor, b: Tensor) -> Tensor:
+    torch._check(a.dim() == 2 and b.dim() == 2, lambda: f"a and b must be matrices, got {a.dim()} and {b.dim()} dimensions")
+    torch._check(a.shape[1] == b.shape[0], lambda: f"b must have {a.shape[1]} rows, got {b.shape[0]}")
+    torch._check(a.dtype == b.dtype, lambda: f"b must be {a.dtype}, got {b.dtype}")
     return a.new_empty(a.shape[0], b.shape[1])
 
 

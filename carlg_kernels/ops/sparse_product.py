@@ -1,17 +1,27 @@
 """A sparse matrix in compressed rows times a dense one:  Y_i = sum_p values_p B_{column_p},  p over the entries of row i.
 
-For constants such as the normalised adjacency: the gradient of B is the product with the transposed matrix, which the caller keeps.
+For constants such as the normalised adjacency: the gradient of B is the product with the transposed matrix, which the caller keeps, so
+the op itself refuses to be differentiated.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
-from carlg_kernels._library import register
+from carlg_kernels._library import call, register
 from carlg_kernels.reference import sparse_product as reference
 
 
 def _fake(pointers: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
     return dense.new_empty(pointers.shape[0] - 1, dense.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    pass
+
+
+def _backward(ctx: Any, grad: Tensor) -> Any:
+    raise RuntimeError("sparse_product has no gradient of its own: multiply the gradient by the transposed matrix")
 
 
 register(
@@ -20,8 +30,10 @@ register(
     reference=reference.sparse_product,
     fake=_fake,
     triton=False,
+    setup_context=_save,
+    backward=_backward,
 )
 
 
 def sparse_product(pointers: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    return torch.ops.carlg_kernels.sparse_product(pointers, columns, values, dense)  # type: ignore[no-any-return]
+    return call("sparse_product", pointers, columns, values, dense)  # type: ignore[no-any-return]

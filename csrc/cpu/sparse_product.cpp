@@ -1,6 +1,6 @@
 // A sparse matrix in compressed rows times a dense one:  Y_i = sum_p values_p B_{column_p},  p over the entries of row i.
 //
-// Every row of Y is summed by one thread in the order of its entries. A register tile holds kTile vectors of Y_i; the work is the
+// Every row of Y is summed by one thread in a fixed order. A register tile holds kTile vectors of Y_i; the work is the
 // gather of the rows of B. Where a row of B is read often or a row of Y has many entries (kReuse on average), the columns go by in slabs of
 // one cache line, copied together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
 #include "common/isa.h"

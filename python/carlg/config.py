@@ -42,7 +42,9 @@ class Config:
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
     schedule: str = _option("cosine", "learning rate over the epochs", ("cosine", "constant"))
     warmup: int = _option(5, "epochs of linear warm-up of the cosine schedule", least=0)
-    target: float | None = _option(None, "target of a silhouette: loss |target - index|; none: -index, -log(index) for vrc with --log-index")
+    target: float | None = _option(
+        None, "target of a silhouette: loss |target - index|; none: -index, -log(index) for vrc with --log-index"
+    )
     log_index: bool = _option(True, "train the logarithm of the index (vrc only, with --target none)")
     barrier: float = _option(1.0, "weight of the barrier against a falling rank of z", least=0)
     barrier_rank: float = _option(16.0, "participation ratio below which the barrier acts", least=1)

@@ -30,20 +30,21 @@ class SparseMatrix:
         return SparseMatrix(forward, forward if self.backward is self.forward else self.backward.to(device))
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        product: Tensor = _SparseProduct.apply(dense, self)
+        product: Tensor = _SparseProduct.apply(dense, self, False)
         return product
 
 
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
-        ctx.matrix = matrix
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, transposed: bool) -> Tensor:
+        ctx.matrix, ctx.transposed = matrix, transposed
+        if transposed:
+            return multiply(matrix.backward, dense, matrix.columns_backward)
         return multiply(matrix.forward, dense, matrix.columns)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        matrix = ctx.matrix
-        return multiply(matrix.backward, grad, matrix.columns_backward), None
+        return _SparseProduct.apply(grad, ctx.matrix, not ctx.transposed), None, None
 
 
 def short_columns(matrix: Tensor) -> Tensor:

@@ -148,6 +148,14 @@ def test_sparse_product_refuses_what_it_cannot_read():
             sparse_product(*bad)
 
 
+def test_sparse_product_refuses_to_be_differentiated():
+    arguments = torch.tensor([0, 1, 2]), torch.tensor([0, 1], dtype=torch.int32), torch.ones(2)
+    with pytest.raises(RuntimeError, match="transposed matrix"):
+        sparse_product(*arguments, torch.randn(2, 3, requires_grad=True)).sum().backward()
+    with pytest.raises(RuntimeError, match="transposed matrix"):
+        torch.func.grad(lambda dense: sparse_product(*arguments, dense).sum())(torch.randn(2, 3))
+
+
 def _laid_out(matrix, layout):
     """The same matrix in other strides."""
     if layout == "transposed":
@@ -209,6 +217,8 @@ def test_dense_product_refuses_what_does_not_fit():
     for bad in ((torch.ones(3, 4), torch.ones(3, 4)), (torch.ones(3, 4), torch.ones(4, 3).double()), (torch.ones(4), torch.ones(4, 3))):
         with pytest.raises(RuntimeError):
             dense_product(*bad)
+        with pytest.raises(RuntimeError):
+            dense_product(*(x.to("meta") for x in bad))
 
 
 @pytest.mark.parametrize("name", ["norm_prelu", "unit_rows", "sparse_product", "dense_product"])

@@ -9,10 +9,21 @@ from carlg import synthetic
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.graph import csr_tensor
-from carlg.propagation import Inputs
+from carlg.propagation import Inputs, normalized_adjacency
 from carlg.slabs import embed_in_slabs
 
 pyg = pytest.importorskip("torch_geometric.nn")
+
+
+def test_products_with_the_adjacency_have_gradients_of_gradients():
+    matrix = normalized_adjacency(torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), 3)
+    x = torch.randn(3, 4, requires_grad=True)
+    dense = matrix.forward.to_dense()
+    (first,) = torch.autograd.grad((matrix @ x).pow(3).sum(), x, create_graph=True)
+    (expected,) = torch.autograd.grad((dense @ x).pow(3).sum(), x, create_graph=True)
+    torch.testing.assert_close(first, expected)
+    for got, second in zip(torch.autograd.grad(first.sum(), x), torch.autograd.grad(expected.sum(), x), strict=True):
+        torch.testing.assert_close(got, second)
 
 
 def _randomize(encoder, generator):
