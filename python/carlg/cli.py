@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         "saved with the encoder, unless --features is given or the file (the authors') has none.",
     )
     embed.add_argument("encoder", help="folder of a run, or an encoder.pt (the authors' files too)")
-    _add_settings(embed, ["dataset", "root", "features", "nodes", "seed"])
+    _add_settings(embed, ["dataset", "root", "features", "nodes", "seed"], "that of the run; without a run, of a new one")
     embed.add_argument("--out", default="embeddings.npy", metavar="FILE", help="array to write (default: embeddings.npy)")
 
     reproduce = commands.add_parser("reproduce", allow_abbrev=False, help="the paper's tables on the data found under --root, row by row")
@@ -120,10 +120,12 @@ def _train(arguments: argparse.Namespace) -> None:
     from carlg.run import train
 
     settings = _settings(arguments)
-    config = recipe(arguments.config, **settings)
-    name = pathlib.Path(config.dataset).stem
+    out = arguments.out
+    if out is None:
+        config = recipe(arguments.config, **settings)
+        out = f"runs/{pathlib.Path(config.dataset).stem}-{config.variant}-{config.seed}"
     train(
-        out=arguments.out or f"runs/{name}-{config.variant}-{config.seed}",
+        out=out,
         config=arguments.config,
         resume=arguments.resume,
         report=not arguments.no_report,
@@ -243,7 +245,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         return _refuse(arguments.command, f"a number is too large for this machine: {reason}")
     except KeyboardInterrupt:
-        print(f"carlg {arguments.command}: interrupted; --resume continues", file=sys.stderr)
+        hint = {"train": "; --resume continues", "reproduce": "; the same command continues"}.get(arguments.command, "")
+        print(f"carlg {arguments.command}: interrupted{hint}", file=sys.stderr)
         return 130
     return 0
 

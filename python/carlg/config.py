@@ -163,6 +163,8 @@ def _check_together(config: Config) -> None:
         raise ConfigError(f"graph_weight needs clustering kmedoids, got clustering {config.clustering}")
     if config.batch_nodes and config.clustering == "kmedoids":
         raise ConfigError("batch_nodes must be 0 with clustering kmedoids: medoids of one batch are not in the next")
+    if 0 < config.batch_nodes < 4:
+        raise ConfigError(f"batch_nodes must be 0 (the whole graph) or at least 4, got {config.batch_nodes}")
     if config.batch_nodes and config.clusters >= config.batch_nodes:
         raise ConfigError(f"clusters must be fewer than batch_nodes, got {config.clusters} and {config.batch_nodes}")
 

@@ -69,8 +69,8 @@ class CARLG:
         device = self.encoder_.layers[0].weight.device
         return self.encoder_.embed(Inputs(_as_graph(data).with_features(self.scaling_), device)).cpu()
 
-    def fit_transform(self, data: Any, y: Any = None) -> Tensor:
-        return self.fit(data).transform(data)
+    def fit_transform(self, data: Any, y: Any = None, loader: Any = None) -> Tensor:
+        return self.fit(data, loader=loader).transform(data)
 
 
 def _as_graph(data: Any) -> Graph:

@@ -14,6 +14,8 @@ from carlg.scaling import Scaling, fit_scaling
 
 # A sparse product moves about an eighth of the numbers a dense one does in the same time.
 SPARSE_BELOW = 0.1
+# Size of features whose squares still add up in float32.
+_LARGEST = 1e17
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
@@ -69,6 +71,10 @@ class Graph:
             raise ConfigError(
                 f"features {wanted}: {self.name} is scaled already, by its own {self.scaling.mode}; load it with features none"
             )
+        values = parts(self.x)[-1]
+        largest = float(values.abs().max()) if values.numel() else 0.0
+        if largest > _LARGEST:
+            raise ConfigError(f"{self.name}: x must be at most {_LARGEST:g} in size, its squares overflow float32, got {largest:.3g}")
         scaling = fit_scaling(self.x, mode) if isinstance(mode, str) else mode
         if scaling.mode == "none":
             return self
@@ -155,16 +161,6 @@ def as_features(x: Any, name: str) -> Tensor:
     if x.layout == torch.strided:
         return choose_layout(x.contiguous())
     return choose_layout(scipy_csr(x if x.layout == torch.sparse_csr else x.to_sparse_csr()))
-
-
-def normalize_rows(x: Tensor) -> Tensor:
-    """Every row divided by its sum, where that is above 1 (torch_geometric's NormalizeFeatures)."""
-    return fit_scaling(x, "row").apply(x)
-
-
-def standardize(x: Tensor) -> Tensor:
-    """Columns with mean 0 and population deviation 1; sparse features are scaled but not centred."""
-    return fit_scaling(x, "column").apply(x)
 
 
 def clean_edges(edge_index: Tensor, num_nodes: int, undirected: bool, name: str = "edge_index") -> Tensor:

@@ -27,8 +27,10 @@ def maps(embeddings: Tensor, most: int = 1500) -> tuple[Tensor, dict[str, np.nda
     """Sampled rows and their (m, 2) positions by method, each scaled into [0, 1]."""
     rows = sample_rows(embeddings.shape[0], most)
     x = torch.nn.functional.normalize(embeddings[rows], dim=1)
-    found = {"PCA": principal(x, 2).numpy()}
-    if len(rows) > 50:
+    plane = torch.nn.functional.pad(principal(x, 2), (0, max(0, 2 - x.shape[1])))
+    found = {"PCA": plane.numpy()}
+    # t-SNE divides by distances: points that all coincide crash it.
+    if len(rows) > 50 and x.shape[1] > 1 and float(plane.std(0).max()) > 1e-6:
         from sklearn.manifold import TSNE
 
         with warnings.catch_warnings():

@@ -7,6 +7,7 @@ $CARLG_CACHE names the folder (~/.cache/carlg without it); where it is empty, no
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -15,10 +16,11 @@ from typing import Any
 
 from torch import Tensor
 
-from carlg import checkpoint, classifier, measure, propagation, sparse_kmeans, tasks
+import carlg_kernels
+from carlg import checkpoint, classifier, graph, measure, propagation, sparse_kmeans, tasks
 from carlg.graph import Graph, parts
 
-_CODE = (classifier, propagation, sparse_kmeans, tasks)
+_CODE = (classifier, graph, propagation, sparse_kmeans, tasks)
 
 
 def recall(x: Tensor, graph: Graph, protocol: str, splits: int) -> tuple[dict[str, Any], bool]:
@@ -58,9 +60,18 @@ def _place(key: str) -> pathlib.Path | None:
 
 
 def _version() -> str:
-    """Of the code that evaluates: its text and the libraries under it."""
-    text = b"".join(pathlib.Path(str(module.__file__)).read_bytes() for module in _CODE)
-    return f"{hashlib.sha256(text).hexdigest()} {json.dumps(measure.versions(), sort_keys=True)}"
+    """Of the code that evaluates: its text, the kernels, and the libraries under them."""
+    return f"{_digest()} {json.dumps(measure.versions(), sort_keys=True)}"
+
+
+@functools.cache
+def _digest() -> str:
+    kernels = pathlib.Path(carlg_kernels.__file__).parent
+    files = [pathlib.Path(str(module.__file__)) for module in _CODE] + sorted([*kernels.rglob("*.py"), *kernels.glob("*.so")])
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _read(place: pathlib.Path | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg.config import Config
+from carlg.config import Config, ConfigError
 from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.propagation import Inputs
@@ -24,24 +24,31 @@ from carlg.trainer import DEGENERATE_EPOCHS, Epoch, Trainer, learning_rate
 
 
 class BatchTrainer(Trainer):
-    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing is probed."""
+    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing guards it."""
 
     probe = None
 
     def __init__(self, graph: Graph, config: Config, loader: Any = None) -> None:
-        super().__init__(graph, config)
+        generator = torch.Generator().manual_seed(config.seed + 1)
         self.sampler: Sampler | LoaderSampler
         if loader is None:
-            self.sampler = Sampler(graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), self.generator)
+            self.batches = "mini-batches"
+            self.sampler = Sampler(graph, config.batch_nodes, config.sampler, config.fanout, len(config.layers), generator)
         else:
-            self.sampler = LoaderSampler(graph, loader, self.generator)
+            self.batches = "the batches of a loader"
+            self.sampler = LoaderSampler(graph, loader, generator)
+            if config.clustering == "kmedoids":
+                raise ConfigError("clustering must not be kmedoids with a loader: medoids of one batch are not in the next")
+        super().__init__(graph, config, generator, self.sampler.seeds)
+        if 0 < self.sampler.seeds <= self.clusters:
+            raise ConfigError(f"clusters must be fewer than the nodes of a batch, got {self.clusters} and {self.sampler.seeds}")
         self.counts = torch.zeros(self.clusters, device=self.device)
         self.labels = torch.full((graph.num_nodes,), -1, device=self.device)
 
     def train_epoch(self, validate: Callable[[Tensor], float] | None = None) -> Epoch:
         config, start = self.config, time.perf_counter()
         assert self.labels is not None
-        losses, values, changed, rank = [], [], 0, 1.0
+        losses, values, changed, seen, rank, lr, skipped = [], [], 0, 0, 1.0, 0.0, 0
         for step, batch in enumerate(self.sampler):
             lr = learning_rate(config, self.epoch + step / len(self.sampler)) / len(self.sampler)
             for group in self.optimizer.param_groups:
@@ -54,12 +61,16 @@ class BatchTrainer(Trainer):
                 rank = effective_rank(z)
                 if self._should_stop(None, self.history[-1].churn if self.history else None, rank):
                     break
+            seen += batch.seeds
+            if batch.seeds <= self.clusters:
+                skipped += 1
+                continue
             labels = self._cluster(z.detach())
             nodes = batch.nodes[: batch.seeds].to(self.device)
             changed += int((self.labels[nodes] != labels).sum())
             self.labels[nodes] = labels
             if is_degenerate(labels):
-                self._warn("one cluster is left in a batch: its step is skipped")
+                skipped += 1
                 self.clusterer.reset()
                 self.counts.zero_()
                 continue
@@ -75,7 +86,9 @@ class BatchTrainer(Trainer):
             self.optimizer.step()
             losses.append(float(cost.detach()))
             values.append(float(value.detach()))
-        churn = changed / self.graph.num_nodes
+        if skipped:
+            self._warn(f"{skipped} of {len(self.sampler)} batches have one cluster or too few nodes: their steps are skipped")
+        churn = changed / max(1, seen)
         self.degenerate = 0 if losses or self.finished else self.degenerate + 1
         if self.degenerate >= DEGENERATE_EPOCHS:
             self._collapse(f"one cluster is left in all batches of {self.degenerate} epochs")
@@ -88,6 +101,10 @@ class BatchTrainer(Trainer):
         self._after_epoch(validate)
         mean = (sum(v) / len(v) if v else math.nan for v in (losses, values))
         return Epoch(self.epoch, *mean, churn, rank, present, lr, seconds)
+
+    def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
+        """Nothing: a batch does not tell."""
+        return ""
 
     def _flaw(self) -> str:
         """Weights only: the whole graph is not at hand."""

@@ -117,8 +117,11 @@ def train(
 def _settings(config: Config | str | None, resumed: pathlib.Path | None, settings: dict[str, Any]) -> Config:
     if isinstance(config, Config):
         return config.replace(**settings)
-    if config is None and resumed is not None and (resumed / "config.toml").exists():
-        config = str(resumed / "config.toml")
+    if config is None and resumed is not None:
+        if (resumed / "config.toml").exists():
+            config = str(resumed / "config.toml")
+        elif not settings:
+            raise ConfigError(f"cannot resume {resumed}: there is no run in it (no config.toml), and no setting is given to start one")
     return recipe(config, **settings)
 
 
@@ -169,11 +172,11 @@ def _train(
         checkpoint.write_text(folder / "config.toml", config.to_toml())
         checkpoint.save_encoder(folder / "encoder.pt", encoder, graph)
         checkpoint.write_array(folder / "embeddings.npy", embeddings.numpy())
+        checkpoint.write_json(folder / "metrics.json", metrics)
         if report:
             write_report(folder / "report.html", trainer, embeddings, metrics)
-        checkpoint.write_json(folder / "metrics.json", metrics)
     if not quiet:
-        _summary(metrics, trainer, folder)
+        _summary(metrics, folder, report)
     return Run(encoder, embeddings, metrics, trainer)
 
 
@@ -205,6 +208,9 @@ def _restore(trainer: Trainer, folder: pathlib.Path, resume: bool) -> None:
         if differing:
             raise ConfigError(f"cannot resume {folder}: {', '.join(differing)} differ from its config.toml")
         state = checkpoint.load(path)
+        batches = state.get("batches", trainer.batches)
+        if batches != trainer.batches:
+            raise ConfigError(f"cannot resume {folder}: it was trained on {batches}, not on {trainer.batches}")
         checkpoint.same_graph(trainer.graph, state.get("graph"), f"cannot resume {folder}")
         try:
             trainer.load_state(state)
@@ -235,6 +241,7 @@ def _metrics(trainer: Trainer, protocol: str) -> dict[str, Any]:
         "feature_scaling": graph.scaling.mode if graph.scaling is not None else "none",
         "classes": graph.num_classes,
         "clusters": trainer.clusters,
+        "batches": trainer.batches,
         "epochs_run": trainer.epoch,
         "best_epoch": trainer.best_epoch,
         "stopped": trainer.finished,
@@ -254,7 +261,7 @@ def _percent(metrics: dict[str, Any]) -> str:
     return f"{100 * metrics['accuracy_mean']:.2f} ± {100 * metrics['accuracy_std']:.2f} %"
 
 
-def _summary(metrics: dict[str, Any], trainer: Trainer, folder: pathlib.Path | None) -> None:
+def _summary(metrics: dict[str, Any], folder: pathlib.Path | None, report: bool) -> None:
     print(
         f"{metrics['dataset']} {metrics['variant']}, seed {metrics['seed']}: {metrics['stopped']}; "
         f"encoder of epoch {metrics['best_epoch']} (selection: {metrics['selection']})"
@@ -276,7 +283,7 @@ def _summary(metrics: dict[str, Any], trainer: Trainer, folder: pathlib.Path | N
         f"peak memory {metrics['peak_memory_mb']:.0f} MB"
     )
     if folder is not None:
-        print(f"written to {folder}: report.html, metrics.json, encoder.pt, embeddings.npy, config.toml, events")
+        print(f"written to {folder}: {'report.html, ' if report else ''}metrics.json, encoder.pt, embeddings.npy, config.toml, events")
 
 
 def load_run(folder: str | pathlib.Path) -> Saved:

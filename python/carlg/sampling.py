@@ -25,20 +25,47 @@ class Batch:
     seeds: int
 
 
-class Sampler:
-    """Yields the batches of an epoch; every node is a seed once."""
+class Batches:
+    """Graphs induced by some nodes of a graph."""
 
-    def __init__(self, graph: Graph, size: int, kind: str, fanout: int, hops: int, generator: torch.Generator) -> None:
-        self.graph, self.kind, self.fanout, self.hops = graph, kind, fanout, hops
-        self.generator = generator
+    def __init__(self, graph: Graph, generator: torch.Generator) -> None:
+        self.graph, self.generator = graph, generator
         nodes = graph.num_nodes
         self.pointers = torch.zeros(nodes + 1, dtype=torch.int64)
         order = torch.argsort(graph.edge_index[0], stable=True)
         self.targets = graph.edge_index[1][order]
         self.pointers[1:] = torch.bincount(graph.edge_index[0], minlength=nodes).cumsum(0)
-        self.parts = max(1, -(-nodes // size))
         self.local = torch.full((nodes,), -1)
-        self.order = self._locality() if kind == "cluster" else torch.arange(nodes)
+
+    def induced(self, nodes: Tensor, seeds: int) -> Batch:
+        """The graph on ``nodes``: the edges among them, their features and labels."""
+        self.local[nodes] = torch.arange(len(nodes))
+        start, length = self.pointers[nodes], self.pointers[nodes + 1] - self.pointers[nodes]
+        ends = length.cumsum(0)
+        index = torch.arange(int(ends[-1])) + torch.repeat_interleave(start - (ends - length), length)
+        source = torch.repeat_interleave(torch.arange(len(nodes)), length)
+        target = self.local[self.targets[index]]
+        self.local[nodes] = -1
+        inside = target >= 0
+        edges = torch.stack([source[inside], target[inside]])
+        x = take_rows(self.graph.x, nodes) if self.graph.is_sparse else self.graph.x[nodes]
+        y = None if self.graph.y is None else self.graph.y[nodes]
+        return Batch(Graph(self.graph.name, edges, x, y), nodes, seeds)
+
+
+class Sampler(Batches):
+    """Yields the batches of an epoch; every node is a seed once."""
+
+    def __init__(self, graph: Graph, size: int, kind: str, fanout: int, hops: int, generator: torch.Generator) -> None:
+        super().__init__(graph, generator)
+        self.kind, self.fanout, self.hops = kind, fanout, hops
+        self.parts = max(1, -(-graph.num_nodes // size))
+        self.order = self._locality() if kind == "cluster" else torch.arange(graph.num_nodes)
+
+    @property
+    def seeds(self) -> int:
+        """Of the smallest batch."""
+        return self.graph.num_nodes // self.parts
 
     def _locality(self) -> Tensor:
         import numpy as np
@@ -79,51 +106,50 @@ class Sampler:
             known = torch.cat([known, frontier])
         return known
 
-    def induced(self, nodes: Tensor, seeds: int) -> Batch:
-        """The graph on ``nodes``: the edges among them, their features and labels."""
-        self.local[nodes] = torch.arange(len(nodes))
-        start, length = self.pointers[nodes], self.pointers[nodes + 1] - self.pointers[nodes]
-        ends = length.cumsum(0)
-        index = torch.arange(int(ends[-1])) + torch.repeat_interleave(start - (ends - length), length)
-        source = torch.repeat_interleave(torch.arange(len(nodes)), length)
-        target = self.local[self.targets[index]]
-        self.local[nodes] = -1
-        inside = target >= 0
-        return _batch(self.graph, torch.stack([source[inside], target[inside]]), nodes, seeds)
 
-
-def _batch(graph: Graph, edges: Tensor, nodes: Tensor, seeds: int) -> Batch:
-    x = take_rows(graph.x, nodes) if graph.is_sparse else graph.x[nodes]
-    y = None if graph.y is None else graph.y[nodes]
-    return Batch(Graph(graph.name, edges, x, y), nodes, seeds)
-
-
-class LoaderSampler:
-    """The batches of a torch_geometric loader, features and labels taken from the graph.
+class LoaderSampler(Batches):
+    """The nodes that a torch_geometric loader draws, and the graph that they induce.
 
     The loader must name the nodes of a batch, ``n_id``: NeighborLoader does, others do where their ``Data`` has ``n_id = arange(n)``. The
     first ``batch_size`` nodes are scored, all of them where it is not given. What the loader draws from torch's generator follows
-    from ours, so that a seed fixes its batches and nothing else draws from there.
+    from ours, so that a seed fixes its batches, and is taken back afterwards.
     """
 
     def __init__(self, graph: Graph, loader: Any, generator: torch.Generator) -> None:
-        self.graph, self.loader, self.generator = graph, loader, generator
-        if not hasattr(loader, "__iter__") or not hasattr(loader, "__len__"):
-            raise ConfigError(f"loader must be a torch_geometric loader, got {type(loader).__name__}")
+        if not hasattr(loader, "__iter__") or not hasattr(loader, "__len__") or len(loader) == 0:
+            what = "an empty one" if hasattr(loader, "__len__") else type(loader).__name__
+            raise ConfigError(f"loader must be a torch_geometric loader with batches, got {what}")
+        super().__init__(graph, generator)
+        self.loader = loader
+
+    @property
+    def seeds(self) -> int:
+        """Of a batch, as far as the loader tells; else 0."""
+        return getattr(self.loader, "batch_size", None) or 0
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
         seed = int(torch.randint(2**62, (1,), generator=self.generator))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for data in self.loader:
-                nodes = getattr(data, "n_id", None)
-                if nodes is None:
-                    raise ConfigError(
-                        "loader must yield batches with n_id, the numbers of their nodes: give its Data n_id = torch.arange(n)"
-                    )
-                if int(nodes.max()) >= self.graph.num_nodes:
-                    raise ConfigError(f"loader must be of the graph of {self.graph.num_nodes} nodes, got node {int(nodes.max())}")
-                yield _batch(self.graph, data.edge_index, nodes, getattr(data, "batch_size", None) or len(nodes))
+        state = torch.Generator().manual_seed(seed).get_state()
+        batches: Iterator[Any] | None = None
+        while True:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(state)
+                batches = iter(self.loader) if batches is None else batches
+                data = next(batches, None)
+                state = torch.get_rng_state()
+            if data is None:
+                return
+            yield self._checked(data)
+
+    def _checked(self, data: Any) -> Batch:
+        nodes, n = getattr(data, "n_id", None), self.graph.num_nodes
+        if nodes is None:
+            raise ConfigError("loader must yield batches with n_id, the numbers of their nodes: give its Data n_id = torch.arange(n)")
+        if not isinstance(nodes, Tensor) or nodes.dtype != torch.int64 or nodes.dim() != 1 or len(nodes) == 0:
+            raise ConfigError(f"loader must yield batches whose n_id is int64 of shape (m,), m > 0, got {nodes}")
+        if int(nodes.min()) < 0 or int(nodes.max()) >= n:
+            raise ConfigError(f"loader must be of the graph of {n} nodes, got nodes {int(nodes.min())} to {int(nodes.max())}")
+        return self.induced(nodes.cpu(), getattr(data, "batch_size", None) or len(nodes))

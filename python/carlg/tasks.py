@@ -127,19 +127,23 @@ def _kmeans(z: Tensor, clusters: int, restarts: int, generator: torch.Generator)
 def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000) -> list[float]:
     """Share of the k most similar other nodes (cosine) that have the query's class, for k in ``ranks``; labelled nodes only.
 
-    Queries go by in chunks; above ``most_queries`` nodes evenly spaced ones are asked, against all nodes.
+    Queries go by in chunks; above ``most_queries`` nodes evenly spaced ones are asked, against all nodes. Of sparse features they become
+    dense, unless there are more features than nodes.
     """
     sparse = x.layout == torch.sparse_csr
     known = (y >= 0).nonzero().flatten()
     if len(known) < len(y):
         x, y = take_rows(x, known) if sparse else x[known], y[known]
     x = unit_length(x)
+    wide = scipy_csr(x) if sparse and x.shape[1] > x.shape[0] else None
     columns = short_columns(x) if sparse else None
     most = min(max(ranks), x.shape[0] - 1)
     hits = torch.zeros(len(ranks), dtype=torch.float64)
     asked = torch.arange(0, x.shape[0], -(-x.shape[0] // most_queries))
     for rows in asked.split(max(1, min(chunk, (1 << 28) // x.shape[0]))):
-        if sparse:
+        if wide is not None:
+            similar = torch.from_numpy((wide[rows.numpy()] @ wide.T).toarray())
+        elif sparse:
             queries = take_rows(x, rows).to_dense().t().contiguous()
             similar = multiply(x, queries, columns).t().contiguous()
         else:

@@ -32,8 +32,10 @@ _REFERENCE_SIZE = 0.04
 _SMALL_MATRIX = 64 << 20
 # Where the untrained encoder leaves little to gain: shares of z's dimensions that its effective rank stays below, each with the probe's
 # accuracy that it must reach. A barrier keeps the dimensions, so that less is at risk.
-_SOLVED = ((0.05, 0.0), (0.12, 0.85), (1.0, 0.93))
+_SOLVED = ((0.12, 0.85), (1.0, 0.93))
 _SOLVED_BEHIND_BARRIER = ((0.12, 0.85), (1.0, 0.995))
+# Below this share, without a barrier, the index has nothing to compress but the classes, whatever the probe says.
+_SIMPLE = 0.05
 # Epochs in a row with a single cluster, each seeded anew, after which the run has collapsed.
 DEGENERATE_EPOCHS = 3
 
@@ -90,13 +92,16 @@ def parameter_groups(parameters: list[Tensor], relative: bool) -> list[dict[str,
 class Trainer:
     """Trains on one graph. ``state``/``load_state`` hold everything that the next epoch depends on."""
 
-    def __init__(self, graph: Graph, config: Config) -> None:
+    batches = "the whole graph"
+
+    def __init__(self, graph: Graph, config: Config, generator: torch.Generator | None = None, batch: int = 0) -> None:
+        """``batch``: nodes of a mini-batch, which the default number of clusters follows."""
         self.graph, self.config = graph, config
         self.device = resolve_device(config.device)
         if self.device.type == "cpu" and 4 * graph.num_nodes * max(config.layers) < _SMALL_MATRIX:
             keep_freed_memory()
         self.edge_index = graph.edge_index.to(self.device)
-        self.clusters = min(config.clusters or default_clusters(graph.num_nodes, config.batch_nodes), graph.num_nodes - 1)
+        self.clusters = min(config.clusters or default_clusters(graph.num_nodes, batch), graph.num_nodes - 1)
         self.encoder, self.predictor = (module.to(self.device) for module in build_models(config, graph.num_features))
         self.parameters = [*self.encoder.parameters(), *self.predictor.parameters()]
         self.optimizer = torch.optim.AdamW(
@@ -105,7 +110,7 @@ class Trainer:
             weight_decay=config.weight_decay,
             fused=True,
         )
-        self.generator = torch.Generator().manual_seed(config.seed + 1)
+        self.generator = generator or torch.Generator().manual_seed(config.seed + 1)
         self.clusterer = make_clusterer(config, self.clusters, self.generator, self.edge_index)
         self.epoch = 0
         self.labels: Tensor | None = None
@@ -266,12 +271,14 @@ class Trainer:
             self._warn(f"collapse in epoch {self.epoch + 1}: {flaw}; selection {self.config.select} goes on")
 
     def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
-        """Why the untrained encoder cannot be bettered, or nothing."""
+        """Why the untrained encoder cannot be bettered, or nothing; ``h`` and ``rank`` are of the whole graph."""
         width = self.config.layers[-1]
+        if self.config.barrier == 0 and rank < _SIMPLE * width:
+            return f"its z spans {rank:.0f} of {width} dimensions, too few to compress"
         score = self.probe.score(h) if self.probe is not None and h is not None else 0.0
         ceilings = _SOLVED_BEHIND_BARRIER if self.config.barrier else _SOLVED
         if any(rank <= share * width and score >= ceiling for share, ceiling in ceilings):
-            return f"its z spans {rank:.0f} of {width} dimensions, and {score:.1%} of the graph's communities can be read off H already"
+            return f"{score:.1%} of the graph's communities can be read off {rank:.0f} of {width} dimensions already"
         return ""
 
     def _reservation(self) -> str:
@@ -309,6 +316,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         return {
+            "batches": self.batches,
             "epoch": self.epoch,
             "encoder": self.encoder.state_dict(),
             "predictor": self.predictor.state_dict(),

@@ -19,6 +19,7 @@ from carlg.checkpoint import load, load_encoder, only_run, save, write_bytes, wr
 from carlg.cli import build_parser, main
 from carlg.comparison import MOST_NODES, untrained_encoder
 from carlg.config import FIELDS, ConfigError
+from carlg.minibatch import BatchTrainer
 from carlg.trainer import Trainer
 
 SMALL = ["--dataset", "sbm", "--nodes", "160", "--layers", "24,12", "--predictor", "16", "--splits", "2"]
@@ -234,6 +235,46 @@ def test_resume_refuses_other_settings(run, capsys):
     assert "lr differ" in capsys.readouterr().err
 
 
+def test_resume_takes_the_flags_of_the_run_again(tmp_path, capsys):
+    """Flags that only make sense with the variant of the folder."""
+    flags = [*SMALL, "--variant", "sim", "--target", "0.8", "--epochs", "2", "--quiet", "--no-report", "--no-evaluate"]
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--target", "0.8", "--quiet", "--no-report"]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", "--out", str(tmp_path / "typo")]) == 2
+    assert "there is no run in it" in capsys.readouterr().err and not (tmp_path / "typo").exists()
+    assert main(["train", "--resume", *flags, "--out", str(tmp_path / "new")]) == 0
+
+
+@pytest.mark.parametrize("flags", [["--layers", "16,1"], ["--batch-nodes", "4", "--variant", "sim"], ["--batch-nodes", "100"]])
+def test_odd_sizes_end_with_a_report(tmp_path, flags):
+    assert main(["train", *SMALL, "--epochs", "2", "--quiet", *flags, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").exists() and _metrics(tmp_path)["epochs_run"] == 2
+
+
+@pytest.mark.parametrize("flags", [["--batch-nodes", "1"], ["--batch-nodes", "100", "--clusters", "90"]])
+def test_batches_that_are_too_small_are_one_line(tmp_path, capsys, flags):
+    assert main(["train", *SMALL, "--epochs", "2", *flags, "--out", str(tmp_path)]) == 2
+    assert "batch" in capsys.readouterr().err
+
+
+def test_features_that_say_nothing_end_with_a_report(tmp_path):
+    """All rows of the embedding are equal."""
+    edges = torch.randint(120, (2, 300), generator=torch.Generator().manual_seed(0))
+    np.savez(tmp_path / "graph.npz", x=np.ones((120, 1)), edge_index=edges.numpy())
+    command = [sys.executable, "-m", "carlg", "train", "--dataset", tmp_path / "graph.npz", *SMALL[4:], "--epochs", "2", "--quiet"]
+    done = subprocess.run([*map(str, command), "--out", str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_features_too_large_to_be_scaled_are_one_line(tmp_path, capsys):
+    x = np.full((60, 8), 5e37) * np.random.default_rng(0).uniform(size=(60, 8))
+    np.savez(tmp_path / "graph.npz", x=x, edge_index=np.random.default_rng(1).integers(60, size=(2, 200)))
+    assert main(["train", "--dataset", str(tmp_path / "graph.npz"), *SMALL[4:], "--epochs", "2", "--out", str(tmp_path / "run")]) == 2
+    assert "x must be at most 1e+17 in size" in capsys.readouterr().err
+
+
 def test_resume_needs_no_flag_but_the_folder(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--quiet", "--no-report"]) == 0
@@ -279,7 +320,7 @@ def test_figures_and_clusters_are_of_the_kept_encoder(tiny, tmp_path, monkeypatc
 
 def test_report_without_clusters_of_the_kept_encoder(tiny, tmp_path, monkeypatch):
     """A mini-batch run that keeps the untrained encoder has not clustered it."""
-    monkeypatch.setattr(Trainer, "_nothing_to_gain", lambda *_: "told so")
+    monkeypatch.setattr(BatchTrainer, "_nothing_to_gain", lambda *_: "told so")
     done = carlg.train(tiny, tmp_path, layers=(24, 12), predictor=16, epochs=2, batch_nodes=60, evaluate=False)
     assert done.metrics["best_epoch"] == 0 and "Points in every cluster" not in (tmp_path / "report.html").read_text()
 

@@ -36,6 +36,22 @@ def test_what_the_paper_has_not_is_shown_too(tmp_path, arguments):
     assert "## cora: accuracy" in text and "| cora | margin | defaults |" in text and "| margin | defaults |" in text
 
 
+def test_rows_of_earlier_versions_are_shown_and_done_again(tmp_path, arguments):
+    photos = arguments("--datasets", "amazon-photos", "--seeds", "0")
+    assert main(photos) == 0
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    partial = {key: value for key, value in row.items() if key not in ("nmi", "homogeneity", "hits5", "hits10")}
+    (tmp_path / "rows.json").write_text(json.dumps([{**partial, "best_epoch": -7}]))
+    assert main([*photos, "--tables-only"]) == 0
+    text = (tmp_path / "TABLES.md").read_text()
+    assert "| -7 |" in text and "Node clustering" not in text
+    assert main(photos) == 0
+    (again,) = json.loads((tmp_path / "rows.json").read_text())
+    assert again["nmi"] == row["nmi"] and again["best_epoch"] == row["best_epoch"]
+    (tmp_path / "rows.json").write_text(json.dumps([{"dataset": "cora", "variant": "sim", "settings": "defaults", "seed": 0}]))
+    assert main([*photos, "--tables-only"]) == 2
+
+
 def test_two_at_once_lose_no_row(tmp_path, arguments, monkeypatch):
     """Another process adds its row while ours is trained."""
     train, results = reproduce._run, tmp_path / "rows.json"

@@ -68,6 +68,12 @@ def test_resumed_run_ends_with_the_same_bits(tiny, tmp_path, stopped, settings):
     assert torch.equal(whole.trainer.kept_labels, resumed.trainer.kept_labels)
 
 
+def test_resume_refuses_other_batches(tiny, tmp_path, stopped):
+    stopped(tiny, tmp_path, **SMALL)
+    with pytest.raises(ConfigError, match="it was trained on the whole graph, not on the batches of a loader"):
+        carlg.train(tiny, tmp_path, resume=True, loader=[None])
+
+
 def test_resume_refuses_another_graph_by_name(tiny, tmp_path, stopped):
     stopped(tiny, tmp_path, **SMALL)
     moved = dataclasses.replace(tiny, x=tiny.x.flip(0))

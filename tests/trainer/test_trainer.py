@@ -353,10 +353,56 @@ def test_loaders_that_do_not_fit_are_refused(tiny):
     config = _config(epochs=1)
     with pytest.raises(ValueError, match="n_id"):
         BatchTrainer(tiny, config, _loader(tiny)).run()
-    with pytest.raises(ValueError, match="loader must be of the graph of 160 nodes, got node 160"):
+    with pytest.raises(ValueError, match="loader must be of the graph of 160 nodes, got nodes .* to 160"):
         BatchTrainer(tiny, config, _loader(tiny, n_id=torch.arange(1, 161))).run()
-    with pytest.raises(ValueError, match="loader must be a torch_geometric loader, got int"):
+    with pytest.raises(ValueError, match="loader must be of the graph of 160 nodes, got nodes -1 to"):
+        BatchTrainer(tiny, config, _loader(tiny, n_id=torch.arange(-1, 159))).run()
+    with pytest.raises(ValueError, match="loader must be a torch_geometric loader with batches, got int"):
         CARLG(epochs=1, **SMALL).fit(tiny, loader=3)
+    with pytest.raises(ValueError, match="got an empty one"):
+        BatchTrainer(tiny, config, [])
+    with pytest.raises(ValueError, match="m > 0"):
+        BatchTrainer(tiny, config, [_Whole(tiny.edge_index, torch.arange(0))]).run()
+    with pytest.raises(ValueError, match="kmedoids"):
+        BatchTrainer(tiny, config.replace(clustering="kmedoids"), [_Whole(tiny.edge_index, torch.arange(160))])
+    with pytest.raises(ValueError, match="clusters must be fewer than the nodes of a batch, got 50 and 40"):
+        BatchTrainer(tiny, config.replace(clusters=50), _loader(tiny, n_id=torch.arange(160)))
+
+
+def test_a_loader_leaves_the_random_numbers_of_others_alone(tiny):
+    trainer = BatchTrainer(tiny, _config(epochs=1), _loader(tiny, n_id=torch.arange(160)))
+    state = torch.get_rng_state()
+    drawn = iter(trainer.sampler)
+    next(drawn)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_loader_of_some_nodes_trains_on_the_graph_as_it_is(tiny):
+    """Its own edges do not matter, the induced ones count; churn is the share of the nodes that it visits."""
+    some = torch.arange(60)
+    trainer = BatchTrainer(tiny, _config(epochs=6, lr=2e-3, clusters=4), [_Whole(tiny.edge_index[:, :0], some)])
+    (batch,) = trainer.sampler
+    assert batch.graph.num_edges == int((tiny.edge_index < 60).all(0).sum()) > 0
+    before = []
+    for _ in range(4):
+        labels = trainer.labels.clone()
+        trainer.history.append(trainer.train_epoch())
+        before.append(float((labels[some] != trainer.labels[some]).float().mean()))
+    assert [record.churn for record in trainer.history] == pytest.approx(before) and bool((trainer.labels[60:] == -1).all())
+
+
+def test_batches_that_are_too_small_are_counted_in_one_warning(tiny):
+    parts = [_Whole(tiny.edge_index, nodes) for nodes in (torch.arange(100), torch.arange(100, 103), torch.arange(103, 106))]
+    trainer = BatchTrainer(tiny, _config(epochs=1, clusters=5), parts)
+    with pytest.warns(CollapseWarning, match="2 of 3 batches have one cluster or too few nodes"):
+        trainer.run()
+    assert len(trainer.warnings) == 1
+
+
+def test_batches_never_keep_the_untrained_encoder_for_their_rank(tiny):
+    trainer = BatchTrainer(tiny, recipe(variant="sim", layers=(24, 256), predictor=16, epochs=2, warmup=0, batch_nodes=12))
+    trainer.run()
+    assert trainer.first_rank < 0.05 * 256 and trainer.best_epoch == 2
 
 
 def test_induced_graph_holds_all_inner_edges(tiny):
