@@ -6,7 +6,9 @@
 Limits in copies of a matrix (a read and a write, so half a copy each): graph LayerNorm and PReLU read x twice and write y, then read x and
 dy twice and write dx, 8 transfers or 4 copies; a bias and PReLU read x, write y, read x and dy, write dx, 2.5 copies; unit rows the same. The
 sparse product gathers a row an entry from the caches, so it is shown against torch alone. The dense product is the three products of a layer
-of 256 outputs (forward, by inputs, by weights), against the BLAS inside torch. Memory is kept between calls, as the trainer does.
+of 256 outputs (forward, by inputs, by weights), against the BLAS inside torch. The binary product is the first layer's, forward and by
+weights, of features of which a third is set: bits spread over the graph against torch's dense products with the features spread
+beforehand. Memory is kept between calls, as the trainer does.
 """
 
 import os
@@ -22,6 +24,7 @@ import torch.nn.functional as F
 from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg.memory import keep_freed_memory
+from carlg_kernels.ops.binary_product import binary_product, encode
 from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.norm_prelu import norm_prelu
 from carlg_kernels.ops.sparse_product import sparse_product
@@ -32,6 +35,10 @@ SHAPES = {"computers": (13_752, 512), "co-cs": (18_333, 512), "physics": (34_493
 COPIES = {"norm + PReLU": 4.0, "bias + PReLU": 2.5, "unit rows": 2.5}
 ENTRIES = 36
 OUTPUTS = 256
+FEATURES = 767
+# of a product, by rows and width; for bits those of the dense product that they stand for
+FLOPS = {"dense product": 6 * OUTPUTS, "binary product": 4 * FEATURES}
+PRODUCTS = ("dense product", "binary product", "sparse product")
 
 
 def eager_norm_prelu(x, bias, gain, shift, slope):
@@ -50,6 +57,10 @@ def functions(n: int, d: int) -> dict:
     matrix = torch.sparse_csr_tensor(pointers, columns.long(), values, size=(n, n), check_invariants=False)
 
     weight, of_output = torch.randn(d, OUTPUTS, generator=g), torch.randn(n, OUTPUTS, generator=g)
+
+    bits = torch.rand(n, FEATURES, generator=g) < 0.35
+    spread, first_weight = bits.float(), torch.randn(FEATURES, d, generator=g)
+    codes, codes_t, sparse = encode(bits), encode(bits.t()), (pointers, columns, values)
 
     def three(product):
         return lambda: (product(x, weight), product(of_output, weight.t()), product(x.t(), of_output))
@@ -71,6 +82,11 @@ def functions(n: int, d: int) -> dict:
         "unit rows, torch": both(lambda q: F.normalize(q + bias, dim=1)),
         "dense product": three(dense_product),
         "dense product, torch": three(torch.mm),
+        "binary product": lambda: (
+            binary_product(*codes, *sparse, False, first_weight),
+            binary_product(*codes_t, *sparse, True, upstream),
+        ),
+        "binary product, torch": lambda: (spread @ first_weight, spread.t() @ upstream),
         "sparse product": lambda: sparse_product(pointers, columns, values, x),
         "sparse product, torch": lambda: torch.sparse.mm(matrix, x),
     }
@@ -81,11 +97,12 @@ def table(rows: list[dict]) -> str:
     for shape in SHAPES:
         best = {row["function"]: row["best_ms"] for row in rows if row["shape"] == shape}
         n, d = SHAPES[shape]
-        for name in (*COPIES, "dense product", "sparse product"):
+        for name in (*COPIES, *PRODUCTS):
             ours, peer = best[name], best[f"{name}, torch"]
             limit = f"{COPIES[name] * best['copy']:.1f} ms ({COPIES[name]} copies)" if name in COPIES else ""
-            if name == "dense product":
-                limit = f"{6e-6 * n * d * OUTPUTS / ours:.0f} GF/s, torch {6e-6 * n * d * OUTPUTS / peer:.0f}"
+            if name in FLOPS:
+                work = 1e-6 * FLOPS[name] * n * d
+                limit = f"{work / ours:.0f} GF/s, torch {work / peer:.0f}"
             lines.append(f"| {n:,}, {d} | {name} | **{ours:.1f} ms** | {peer:.1f} ms ({peer / ours:.1f}x) | {limit} |")
     return "\n".join(lines)
 
@@ -101,7 +118,7 @@ def main() -> None:
     replace_block(PAGE, "layers", table(rows))
 
 
-@pytest.mark.parametrize("function", [*COPIES, "dense product", "sparse product"])
+@pytest.mark.parametrize("function", [*COPIES, *PRODUCTS])
 def test_layers(benchmark, function):
     benchmark(functions(*SHAPES["computers"])[function])
 

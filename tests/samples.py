@@ -2,6 +2,7 @@
 
 import torch
 
+from carlg_kernels.ops.binary_product import encode
 from tests.helpers import clustered
 
 
@@ -110,6 +111,7 @@ def _layer_samples(dtype: torch.dtype) -> dict[str, list[tuple]]:
     _, none, zeros = _forward("norm_prelu", x, bias, None, None, slope, 1e-5)
     unit, inverse = _forward("unit_rows", x, bias, 1e-12)
     pointers, columns = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 8, 1, 2, 8], dtype=torch.int32)
+    sparse = pointers, columns, torch.randn(5, dtype=dtype)
     return {
         "norm_prelu": [(leaf, bias, gain, shift, slope, 1e-5), (leaf, bias, None, None, slope, 1e-5)],
         "norm_prelu_backward": [
@@ -119,5 +121,6 @@ def _layer_samples(dtype: torch.dtype) -> dict[str, list[tuple]]:
         "unit_rows": [(leaf, bias, 1e-12)],
         "unit_rows_backward": [(grad, unit, inverse)],
         "dense_product": [(leaf, torch.randn(6, 5, dtype=dtype)), (grad.t(), leaf), (grad, leaf.t())],
-        "sparse_product": [(pointers, columns, torch.randn(5, dtype=dtype), x)],
+        "sparse_product": [(*sparse, x)],
+        "binary_product": [(*encode(torch.rand(9, 9) < 0.4), *sparse, False, x), (*encode(torch.rand(4, 3) < 0.4), *sparse, True, x)],
     }

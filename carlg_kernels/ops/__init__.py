@@ -4,6 +4,7 @@ from carlg_kernels import _dispatch, _progress
 from carlg_kernels.ops import (
     assign,
     assigned_silhouette,
+    binary_product,
     carried_bounds,
     centroid_update,
     cluster_distances,
@@ -30,6 +31,7 @@ _progress.install()
 __all__ = [
     "assign",
     "assigned_silhouette",
+    "binary_product",
     "carried_bounds",
     "centroid_update",
     "cluster_distances",

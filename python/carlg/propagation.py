@@ -9,12 +9,35 @@ import torch
 from torch import Tensor
 
 from carlg.graph import Graph
+from carlg_kernels.ops.binary_product import binary_product, encode
 from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.sparse_product import sparse_product
 
 
-class SparseMatrix:
-    """A constant matrix and its transpose, both CSR; the same tensor twice where it is symmetric."""
+class ConstantMatrix:
+    """A matrix without gradient: its product with a dense one, and that of its transpose."""
+
+    def product(self, dense: Tensor, transposed: bool) -> Tensor:
+        raise NotImplementedError
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        product: Tensor = _ConstantProduct.apply(dense, self, False)
+        return product
+
+
+class _ConstantProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: ConstantMatrix, transposed: bool) -> Tensor:
+        ctx.matrix, ctx.transposed = matrix, transposed
+        return matrix.product(dense, transposed)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _ConstantProduct.apply(grad, ctx.matrix, not ctx.transposed), None, None
+
+
+class SparseMatrix(ConstantMatrix):
+    """A matrix and its transpose, both CSR; the same tensor twice where it is symmetric."""
 
     def __init__(self, forward: Tensor, backward: Tensor) -> None:
         self.forward, self.backward = forward, backward
@@ -29,22 +52,30 @@ class SparseMatrix:
         forward = self.forward.to(device)
         return SparseMatrix(forward, forward if self.backward is self.forward else self.backward.to(device))
 
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        product: Tensor = _SparseProduct.apply(dense, self, False)
-        return product
-
-
-class _SparseProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, transposed: bool) -> Tensor:
-        ctx.matrix, ctx.transposed = matrix, transposed
+    def product(self, dense: Tensor, transposed: bool) -> Tensor:
         if transposed:
-            return multiply(matrix.backward, dense, matrix.columns_backward)
-        return multiply(matrix.forward, dense, matrix.columns)
+            return multiply(self.backward, dense, self.columns_backward)
+        return multiply(self.forward, dense, self.columns)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _SparseProduct.apply(grad, ctx.matrix, not ctx.transposed), None, None
+
+class PropagatedBits(ConstantMatrix):
+    """A_hat diag(scale) B for a matrix B of bits, kept as codes of its rows and of its columns."""
+
+    def __init__(self, adjacency: SparseMatrix, bits: Tensor, scale: Tensor) -> None:
+        spread = adjacency.forward.values() * scale[adjacency.forward.col_indices()]
+        gathered = adjacency.backward.values() * scale.repeat_interleave(adjacency.backward.crow_indices().diff())
+        self.forward = *encode(bits), adjacency.forward.crow_indices(), adjacency.columns, spread, False
+        self.backward = *encode(bits.t()), adjacency.backward.crow_indices(), adjacency.columns_backward, gathered, True
+
+    def product(self, dense: Tensor, transposed: bool) -> Tensor:
+        return binary_product(*(self.backward if transposed else self.forward), dense)
+
+
+def split_binary(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """``x`` (n, f) as bits and a scale a row, x = diag(scale) bits; None where a row holds two values beside zero."""
+    scale = torch.where(x.amax(1) > 0, x.amax(1), x.amin(1))
+    bits = x != 0
+    return (bits, scale) if torch.equal(torch.where(bits, scale[:, None], x), x) else None
 
 
 def short_columns(matrix: Tensor) -> Tensor:
@@ -87,7 +118,8 @@ def normalized_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
 class Inputs:
     """What the encoder reads: A_hat, and the first layer's constant side.
 
-    Dense features are propagated once, A_hat X; the first layer is then one dense product. Sparse features stay sparse:
+    Dense features are propagated once, A_hat X; the first layer is then one dense product. Where a row holds one value beside zero, as
+    normalised words do, X = diag(s) B with bits B, and on a CPU A_hat diag(s) (B W) costs less. Sparse features stay sparse:
     A_hat (X W) costs nnz(X) and nnz(A_hat) multiples of the width, where A_hat X would fill up.
     """
 
@@ -96,20 +128,30 @@ class Inputs:
         self.num_nodes, self.num_features = graph.num_nodes, graph.num_features
         adjacency = normalized_adjacency(graph.edge_index, graph.num_nodes)
         self.adjacency = adjacency.to(device)
-        self.features: SparseMatrix | Tensor
+        self.features: ConstantMatrix | Tensor
         if graph.is_sparse:
             self.features = SparseMatrix(graph.x, transpose(graph.x)).to(device)
+        elif device.type == "cpu" and self._many_features(adjacency) and (binary := split_binary(graph.x)) is not None:
+            self.features = PropagatedBits(adjacency, *binary)
         else:
             self.features = multiply(adjacency.forward, graph.x).to(device)
 
+    def _many_features(self, adjacency: SparseMatrix) -> bool:
+        """Whether the product with the features costs more than spreading the result, which bits need in every epoch."""
+        return self.num_features * self.num_nodes > 4 * adjacency.nnz
+
     def first_product(self, weight: Tensor) -> Tensor:
         """A_hat X W."""
-        if isinstance(self.features, SparseMatrix):
-            return self.adjacency @ (self.features @ weight)
-        return dense_product(self.features, weight)
+        if isinstance(self.features, Tensor):
+            return dense_product(self.features, weight)
+        product = self.features @ weight
+        return self.adjacency @ product if isinstance(self.features, SparseMatrix) else product
 
     def flops(self, widths: tuple[int, ...], predictor: int) -> float:
-        """Necessary multiply-adds of one training epoch times two: every product forward, by weights, by inputs."""
+        """Necessary multiply-adds of one training epoch times two: every product forward, by weights, by inputs.
+
+        Bits count as the dense features that they stand for, propagated beforehand.
+        """
         n, total = self.num_nodes, 0.0
         sizes = [self.num_features, *widths]
         for layer, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):

@@ -9,7 +9,7 @@ from carlg import synthetic
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.graph import csr_tensor
-from carlg.propagation import Inputs, normalized_adjacency
+from carlg.propagation import Inputs, PropagatedBits, SparseMatrix, normalized_adjacency, split_binary
 from carlg.slabs import embed_in_slabs
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -53,18 +53,32 @@ def _usual(encoder, x, edge_index):
     return h, modules
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_layers_equal_torch_geometric(sparse):
+def _features(kind, shape, generator):
+    """Dense, sparse, or one value a row beside zero: full, empty and negative rows among them."""
+    x, set_ = torch.randn(shape, generator=generator), torch.rand(shape, generator=generator)
+    if kind == "dense":
+        return x, x
+    if kind == "sparse":
+        x = x * (set_ < 0.1)
+        return x, csr_tensor(x.numpy())
+    bits = (set_ < 0.4).float()
+    bits[0], bits[1] = 1, 0
+    x = bits * x[:, :1]
+    return x, x
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "binary"])
+def test_layers_equal_torch_geometric(kind):
     generator = torch.Generator().manual_seed(3)
-    graph = synthetic.block_model(203, features=37, seed=1)
-    x = graph.x
-    if sparse:
-        x = x * (torch.rand(x.shape, generator=generator) < 0.1)
-        graph = replace(graph, x=csr_tensor(x.numpy()))
-    encoder = Encoder(37, (48, 19), generator=generator)
+    graph = synthetic.block_model(203, features=147, seed=1)
+    x, stored = _features(kind, (203, 147), generator)
+    graph = replace(graph, x=stored)
+    encoder = Encoder(147, (48, 19), generator=generator)
     _randomize(encoder, generator)
     expected, modules = _usual(encoder, x, graph.edge_index)
-    got = encoder(Inputs(graph))
+    inputs = Inputs(graph)
+    assert type(inputs.features) is {"dense": torch.Tensor, "sparse": SparseMatrix, "binary": PropagatedBits}[kind]
+    got = encoder(inputs)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     upstream = torch.randn(expected.shape, generator=generator)
     (expected * upstream).sum().backward()
@@ -229,3 +243,17 @@ def test_large_graphs_are_embedded_by_slabs(monkeypatch, tiny):
     monkeypatch.setattr(Inputs, "first_product", lambda self, weight: sizes.append(weight.shape[1]) or product(self, weight))
     torch.testing.assert_close(encoder.embed(inputs), expected, rtol=1e-5, atol=1e-5)
     assert sizes == [8, 8, 8] * 2
+
+
+def test_features_of_one_value_a_row_are_bits():
+    x = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.0, 0.0], [0.25, 0.25, 0.25], [0.0, -2.0, -2.0]])
+    bits, scale = split_binary(x)
+    assert torch.equal(bits.float() * scale[:, None], x) and bits.dtype == torch.bool
+    for other in ([0.5, 0.25, 0.0], [0.5, -0.5, 0.0], [-0.5, -0.25, 0.0]):
+        assert split_binary(torch.cat([x, torch.tensor([other])])) is None
+
+
+def test_few_features_are_propagated_beforehand():
+    graph = synthetic.block_model(203, features=37, seed=1)
+    inputs = Inputs(replace(graph, x=(graph.x > 0).float()))
+    assert isinstance(inputs.features, torch.Tensor)

@@ -1,0 +1,64 @@
+"""A matrix X of zeros and ones and a sparse matrix S times a dense one:  Y = S (X B)  or, with S first,  Y = X (S B).
+
+The bits of X are packed once into codes of ``bits`` neighbouring columns (:func:`encode`). Each names an entry of a table of subset sums,
+so that a row adds one entry where a dense product multiplies ``bits`` times. Made for features that are present or absent, X, spread
+over a graph, S: a third of them set is too many for a sparse product, and a dense one multiplies by zero and one.
+
+For constants: the gradient of B is the product with the transposed matrices in the other order, which the caller keeps, so the op itself
+refuses to be differentiated.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carlg_kernels._library import call, register
+from carlg_kernels.reference import binary_product as reference
+
+# Codes of a row that lie together, as the kernel reads them.
+CODES = 8
+# Rows from which on tables of 2^8 entries are worth their filling.
+_MANY_ROWS = 2048
+
+
+def encode(matrix: Tensor) -> tuple[Tensor, int]:
+    """Codes (blocks, n, CODES) uint8 of a matrix (n, m) of bools, and how many bits each of them holds."""
+    rows, columns = matrix.shape
+    bits = 8 if rows >= _MANY_ROWS else 6
+    blocks = -(-columns // (bits * CODES))
+    whole = torch.nn.functional.pad(matrix.to(torch.uint8), (0, blocks * bits * CODES - columns))
+    codes = whole[:, ::bits].clone()
+    for bit in range(1, bits):
+        codes |= whole[:, bit::bits] << bit
+    return codes.view(rows, blocks, CODES).transpose(0, 1).contiguous(), bits
+
+
+def _fake(codes: Tensor, bits: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor) -> Tensor:
+    return dense.new_empty(codes.shape[1] if sparse_first else pointers.shape[0] - 1, dense.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    pass
+
+
+def _backward(ctx: Any, grad: Tensor) -> Any:
+    raise RuntimeError("binary_product has no gradient of its own: multiply the gradient by the transposed matrices")
+
+
+register(
+    "binary_product",
+    "(Tensor codes, int bits, Tensor pointers, Tensor columns, Tensor values, bool sparse_first, Tensor dense) -> Tensor",
+    reference=reference.binary_product,
+    fake=_fake,
+    triton=False,
+    setup_context=_save,
+    backward=_backward,
+)
+
+
+def binary_product(
+    codes: Tensor, bits: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
+) -> Tensor:
+    """``codes`` and ``bits`` as :func:`encode` gives them; S in compressed rows, ``columns`` int32; ``dense`` float32 or float64."""
+    return call("binary_product", codes, bits, pointers, columns, values, sparse_first, dense)  # type: ignore[no-any-return]
