@@ -1,4 +1,4 @@
-"""A dense product:  C = A B,  dA = dC B^T,  dB = A^T dC.
+"""A dense product:  C = A B,  dA = dC B^T,  dB = A^T dC,  of two matrices or of two stacks of as many.
 
 Any strides, so that transposed matrices are read as they lie. On x86 by kernels of our own: they keep nearer to the CPU's rate than the
 BLAS inside torch, which does not use AVX-512 on every CPU that has it. Elsewhere by torch.
@@ -17,10 +17,11 @@ _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
 def _fake(a: Tensor, b: Tensor) -> Tensor:
-    torch._check(a.dim() == 2 and b.dim() == 2, lambda: f"a and b must be matrices, got {a.dim()} and {b.dim()} dimensions")
-    torch._check(a.shape[1] == b.shape[0], lambda: f"b must have {a.shape[1]} rows, got {b.shape[0]}")
+    torch._check(a.dim() == b.dim() in (2, 3), lambda: f"a and b must be matrices or stacks, got {a.dim()} and {b.dim()} dimensions")
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"b must have {a.shape[-1]} rows, got {b.shape[-2]}")
+    torch._check(a.shape[:-2] == b.shape[:-2], lambda: f"b must hold {a.shape[0]} matrices, got {b.shape[0]}")
     torch._check(a.dtype == b.dtype, lambda: f"b must be {a.dtype}, got {b.dtype}")
-    return a.new_empty(a.shape[0], b.shape[1])
+    return a.new_empty(*a.shape[:-1], b.shape[-1])
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -29,8 +30,8 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = ctx.saved_tensors
-    of_a = dense_product(grad, b.t()) if ctx.needs_input_grad[0] else None
-    of_b = dense_product(a.t(), grad) if ctx.needs_input_grad[1] else None
+    of_a = dense_product(grad, b.mT) if ctx.needs_input_grad[0] else None
+    of_b = dense_product(a.mT, grad) if ctx.needs_input_grad[1] else None
     return of_a, of_b
 
 

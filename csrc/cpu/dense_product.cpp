@@ -1,4 +1,4 @@
-// Dense product  C = A B:  C_ij = sum_p A_ip B_pj.
+// Dense product  C = A B:  C_ij = sum_p A_ip B_pj,  for matrices or for stacks of them, one after another.
 //
 // The inner dimension goes by in slices. Those of B are packed into panels of kColumns columns; a tile of kRows rows of A runs over a
 // panel with its sums in registers. Rows of A that lie along p are read where they are; a transposed A (the gradient of a weight) is
@@ -183,27 +183,44 @@ void dense_product_fwd(const Strided& a, const Strided& b, const ProductShape& s
 namespace ck {
 namespace {
 
+// The last two dimensions.
+int64_t last(const Tensor& x) { return x.dim() - 1; }
+int64_t last_but_one(const Tensor& x) { return x.dim() - 2; }
+
 Tensor strided(const Tensor& x) {
-  const bool fits = x.stride(0) > 0 && x.stride(1) > 0 && (x.stride(0) == 1 || x.stride(1) == 1);
-  return fits ? x : torch::stable::contiguous(x);
+  const int64_t row = x.stride(last_but_one(x)), column = x.stride(last(x));
+  return row > 0 && column > 0 && (row == 1 || column == 1) ? x : torch::stable::contiguous(x);
 }
 
-Strided elements_of(const Tensor& x) {
+Strided elements_of(const Tensor& x, int64_t number) {
+  const int64_t row = last_but_one(x), column = last(x),
+                size = x.scalar_type() == ScalarType::Double ? 8 : 4;
+  const int64_t offset = x.dim() == 3 ? number * x.stride(0) * size : 0;
   // a dimension of one element may have any stride
-  return {x.data_ptr(), x.size(0) == 1 && x.stride(1) != 1 ? 1 : x.stride(0),
-          x.size(1) == 1 && x.stride(0) != 1 ? 1 : x.stride(1)};
+  return {static_cast<const char*>(x.data_ptr()) + offset,
+          x.size(row) == 1 && x.stride(column) != 1 ? 1 : x.stride(row),
+          x.size(column) == 1 && x.stride(row) != 1 ? 1 : x.stride(column)};
 }
 
 Tensor dense_product(const Tensor& a, const Tensor& b) {
   const ScalarType t = a.scalar_type();
-  CK_CHECK(a.dim() == 2 && b.dim() == 2, "a and b must be matrices");
+  const bool stack = a.dim() == 3;
+  CK_CHECK(a.dim() == b.dim() && (stack || a.dim() == 2),
+           "a and b must be matrices or stacks of them");
   CK_CHECK(t == ScalarType::Float || t == ScalarType::Double, "a must be float32 or float64");
-  const ProductShape shape{a.size(0), b.size(1), a.size(1)};
-  check_matrix(b, shape.depth, shape.columns, t, "b");
-  Tensor c = new_matrix(a, shape.rows, shape.columns, t);
+  CK_CHECK(b.scalar_type() == t, "b has the wrong dtype");
+  const int64_t count = stack ? a.size(0) : 1;
+  const ProductShape shape{a.size(last_but_one(a)), b.size(last(b)), a.size(last(a))};
+  CK_CHECK(b.size(last_but_one(b)) == shape.depth && (!stack || b.size(0) == count), "b must have ",
+           shape.depth, " rows, and as many matrices as a");
+  Tensor c = stack ? new_tensor(a, {count, shape.rows, shape.columns}, t)
+                   : new_matrix(a, shape.rows, shape.columns, t);
   const Tensor left = strided(a), right = strided(b);
-  CK_KERNEL(dense_product_fwd)
-  (elements_of(left), elements_of(right), shape, t == ScalarType::Double, c.data_ptr());
+  for (int64_t i = 0; i < count; ++i) {
+    CK_KERNEL(dense_product_fwd)
+    (elements_of(left, i), elements_of(right, i), shape, t == ScalarType::Double,
+     const_cast<void*>(elements_of(c, i).values));
+  }
   return c;
 }
 

@@ -5,7 +5,8 @@ For every fold, penalty C and class, with y in {-1, 1} and a constant feature 1 
     min_w  |w|^2 / 2 + C sum_i log(1 + exp(-y_i w.x_i))
 
 Newton's method with conjugate gradients. Dense features are first rotated into the eigenvectors of X^T X, where the diagonal
-1 + C mean(p (1 - p)) lambda_j is a close preconditioner for all problems at once. Solved problems leave the batch.
+1 + C mean(p (1 - p)) lambda_j is a close preconditioner for all problems at once. Solved problems leave the batch, those whose direction
+is found leave the conjugate gradients.
 """
 
 from typing import Protocol
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from carlg.propagation import build_csr, multiply, transpose
+from carlg_kernels.ops.dense_product import dense_product
 
 PENALTIES = tuple(2.0**k for k in range(-10, 11))
 # Wide sparse features go up the grid in groups; small C are solved in a step or two, so the first group is long.
 _GROUP = 4
 _GROUPS = (PENALTIES[:9], *(PENALTIES[i : i + _GROUP] for i in range(9, 21, _GROUP)))
+# Share of the problems of a batch up to which those still at work are moved to a batch of their own.
+_CROWDED = 0.7
 
 
 class Design(Protocol):
@@ -31,25 +35,32 @@ class Design(Protocol):
     def adjoint(self, values: Tensor) -> Tensor: ...
 
 
-class DenseDesign:
-    """Rows of every fold with a constant column, in the basis of the eigenvectors of X^T X."""
+class Rotated:
+    """Dense features with a constant column, in the basis of the eigenvectors of X^T X; made once for all splits."""
 
-    def __init__(self, x: Tensor, rows: Tensor) -> None:
+    def __init__(self, x: Tensor) -> None:
         x = torch.cat([x, x.new_ones(x.shape[0], 1)], 1)
-        every = x[rows.unique()].double()
-        self.basis = torch.linalg.eigh(every.t() @ every)[1].to(x.dtype)
-        self.every = x @ self.basis
+        basis = torch.linalg.eigh(dense_product(x.t(), x).double())[1].to(x.dtype)
+        self.x = dense_product(x, basis)
+
+
+class DenseDesign:
+    """Rows of every fold of rotated features."""
+
+    def __init__(self, features: Rotated, rows: Tensor) -> None:
+        self.every = features.x
         self.x = self.every[rows]
+        self.transposed = self.x.mT.contiguous()
         self.squares = self.x.square().sum(1)
 
     def product(self, weights: Tensor) -> Tensor:
-        return torch.bmm(self.x, weights)
+        return dense_product(self.x, weights)
 
     def adjoint(self, values: Tensor) -> Tensor:
-        return torch.bmm(self.x.transpose(1, 2), values)
+        return dense_product(self.transposed, values)
 
     def decide(self, weights: Tensor, rows: Tensor) -> Tensor:
-        return torch.bmm(self.every[rows], weights)
+        return dense_product(self.every[rows], weights)
 
 
 class SparseDesign:
@@ -105,9 +116,14 @@ def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     )
 
 
-def design(x: Tensor, rows: Tensor) -> DenseDesign | SparseDesign:
-    """Features of the rows (folds, m) of ``x``, dense or CSR."""
-    return SparseDesign(x, rows) if x.layout == torch.sparse_csr else DenseDesign(x, rows)
+def prepare(x: Tensor) -> Tensor | Rotated:
+    """Features as :func:`design` reads them: dense ones rotated, CSR as they are."""
+    return x if x.layout == torch.sparse_csr else Rotated(x)
+
+
+def design(features: Tensor | Rotated, rows: Tensor) -> DenseDesign | SparseDesign:
+    """The rows (folds, m) of :func:`prepare`'s features."""
+    return DenseDesign(features, rows) if isinstance(features, Rotated) else SparseDesign(features, rows)
 
 
 def solve(
@@ -115,7 +131,7 @@ def solve(
     positive: Tensor,
     penalties: Tensor,
     start: Tensor | None = None,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-4,
     max_newton: int = 30,
 ) -> Tensor:
     """Weights (folds, features, problems) of the problems with targets ``positive`` (folds, m, problems) and a C each (problems,).
@@ -157,9 +173,11 @@ def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: 
     residual = -gradient
     preconditioned = condition * residual
     search = preconditioned.clone()
-    direction, moved = torch.zeros_like(gradient), torch.zeros_like(curvature)
+    found, moves = torch.zeros_like(gradient), torch.zeros_like(curvature)
+    direction, moved = found, moves
     energy = (residual * preconditioned).sum(1, keepdim=True)
-    enough = 0.1 * slope
+    enough = (0.1 * slope).square()
+    active = torch.arange(gradient.shape[2])
     for _ in range(40):
         forward = features.product(search)
         image = features.adjoint(curvature * forward).mul_(c).add_(search)
@@ -168,13 +186,25 @@ def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: 
         direction.addcmul_(alpha, search)
         moved.addcmul_(alpha, forward)
         residual.addcmul_(alpha, image, value=-1)
-        if bool((residual.norm(dim=1) <= enough).all()):
-            break
+        undone = (residual.square().sum(1) > enough).any(0)
+        left = int(undone.count_nonzero())
+        if left <= _CROWDED * len(active):
+            if direction is not found:
+                found[:, :, active], moves[:, :, active] = direction, moved
+            if left == 0:
+                return found, moves
+            keep = undone.nonzero().flatten()
+            active, c, enough = active[keep], c[keep], enough[:, keep]
+            direction, moved, curvature, condition, residual, search, energy = (
+                t.index_select(2, keep) for t in (direction, moved, curvature, condition, residual, search, energy)
+            )
         preconditioned = condition * residual
         fresh = (residual * preconditioned).sum(1, keepdim=True)
         search = torch.addcmul(preconditioned, fresh / energy.clamp(min=1e-30), search)
         energy = fresh
-    return direction, moved
+    if direction is not found:
+        found[:, :, active], moves[:, :, active] = direction, moved
+    return found, moves
 
 
 def _line_search(w: Tensor, u: Tensor, y: Tensor, c: Tensor, direction: Tensor, moved: Tensor, gradient: Tensor) -> Tensor:
@@ -201,8 +231,8 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
     return torch.nn.functional.one_hot(y, classes).to(torch.float32)
 
 
-def fit_grid(x: Tensor, y: Tensor, rows: Tensor, classes: int) -> tuple[DenseDesign | SparseDesign, Tensor]:
-    """Weights (folds, features, penalties x classes) for every C of :data:`PENALTIES` on the rows (folds, m)."""
+def fit_grid(x: Tensor | Rotated, y: Tensor, rows: Tensor, classes: int) -> tuple[DenseDesign | SparseDesign, Tensor]:
+    """Weights (folds, features, penalties x classes) for every C of :data:`PENALTIES` on the rows (folds, m) of prepared features."""
     features = design(x, rows)
     targets = one_hot(y[rows], classes).repeat(1, 1, len(PENALTIES))
     penalties = torch.tensor(PENALTIES).repeat_interleave(classes)
@@ -232,21 +262,21 @@ def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held
 
 
 def search_and_fit(
-    x: Tensor,
+    x: Tensor | Rotated,
     y: Tensor,
     train: Tensor,
     test: Tensor,
     classes: int,
     generator: torch.Generator,
     folds: int = 5,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-4,
 ) -> tuple[Tensor, float]:
-    """Predictions for ``test`` and the chosen C; the grid is scored by subset accuracy on random halves of ``train``."""
+    """Predictions for ``test`` from prepared features, and the chosen C; the grid is scored by subset accuracy on random halves of ``train``."""
     size = train.shape[0]
     order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2
     inner, outer = train[order[:, :half]], train[order[:, half:]]
     best = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)
     final = design(x, train[None])
-    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=tolerance)
+    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=0.1 * tolerance)
     return final.decide(fitted, test[None])[0].argmax(1), best

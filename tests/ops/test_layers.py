@@ -197,6 +197,25 @@ def test_dense_product_of_any_shape_and_its_gradient(rows, depth, columns, trans
         torch.testing.assert_close(got.detach().double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["rows", "transposed", "strided", "broadcast"])
+def test_dense_product_of_stacks(layout):
+    a, b = torch.randn(3, 17, 40), torch.randn(3, 40, 33)
+    if layout == "transposed":
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    elif layout == "strided":
+        a, b = torch.randn(6, 34, 40)[::2, ::2], torch.randn(3, 40, 66)[..., ::2]
+    elif layout == "broadcast":
+        a = torch.randn(17, 40).expand(3, 17, 40)
+    a, b = a.requires_grad_(), b.requires_grad_()
+    product = dense_product(a, b)
+    for i in range(3):
+        assert torch.equal(product[i], dense_product(a[i], b[i]))
+    upstream = torch.randn(product.shape)
+    of_a, of_b = torch.autograd.grad(product, (a, b), upstream)
+    torch.testing.assert_close(of_a, upstream @ b.mT, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(of_b, a.mT @ upstream, rtol=1e-4, atol=1e-4)
+
+
 def test_dense_product_hides_no_nan_and_spreads_none():
     a, b = torch.randn(30, 600), torch.randn(600, 40)
     a[3, 599], b[0, 39] = float("nan"), float("inf")
@@ -214,7 +233,14 @@ def test_dense_product_gradcheck_and_constants():
 
 
 def test_dense_product_refuses_what_does_not_fit():
-    for bad in ((torch.ones(3, 4), torch.ones(3, 4)), (torch.ones(3, 4), torch.ones(4, 3).double()), (torch.ones(4), torch.ones(4, 3))):
+    for bad in (
+        (torch.ones(3, 4), torch.ones(3, 4)),
+        (torch.ones(3, 4), torch.ones(4, 3).double()),
+        (torch.ones(4), torch.ones(4, 3)),
+        (torch.ones(2, 3, 4), torch.ones(4, 3)),
+        (torch.ones(2, 3, 4), torch.ones(3, 4, 3)),
+        (torch.ones(1, 2, 3, 4), torch.ones(1, 2, 4, 3)),
+    ):
         with pytest.raises(RuntimeError):
             dense_product(*bad)
         with pytest.raises(RuntimeError):

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from carlg.classifier import PENALTIES, design, fit_grid, one_hot, search_and_fit, solve, take_rows
+from carlg.classifier import PENALTIES, design, fit_grid, one_hot, prepare, search_and_fit, solve, take_rows
 from carlg.graph import csr_tensor
 
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -30,7 +30,7 @@ def test_same_decisions_as_liblinear(sparse, c):
     if sparse:
         x = x * (x.abs() > 0.2)
     rows = torch.arange(200)[None]
-    features = design(csr_tensor(x.numpy()) if sparse else x, rows)
+    features = design(prepare(csr_tensor(x.numpy()) if sparse else x), rows)
     weights = solve(features, one_hot(y[rows], 4), torch.full((4,), c), tolerance=1e-5)
     got = features.decide(weights, torch.arange(200, 300)[None])[0]
     for k in range(4):
@@ -44,6 +44,7 @@ def test_folds_and_penalties_are_independent():
     x, y = _points(seed=1)
     generator = torch.Generator().manual_seed(0)
     rows = torch.stack([torch.randperm(300, generator=generator)[:120] for _ in range(3)])
+    x = prepare(x)
     features, weights = fit_grid(x, y, rows, 4)
     together = features.decide(weights, rows).unflatten(2, (len(PENALTIES), 4))
     alone, single = fit_grid(x, y, rows[1:2], 4)
@@ -57,7 +58,7 @@ def test_absent_class_and_constant_feature():
     x[:, 0] = 0
     y[:100] = y[:100] % 3
     rows = torch.arange(100)
-    predicted, c = search_and_fit(x, y, rows, torch.arange(100, 300), 4, torch.Generator().manual_seed(0))
+    predicted, c = search_and_fit(prepare(x), y, rows, torch.arange(100, 300), 4, torch.Generator().manual_seed(0))
     assert predicted.shape == (200,) and c in PENALTIES
     assert bool((predicted < 3).all())
 
@@ -78,7 +79,7 @@ def test_grid_search_on_the_same_folds(sparse):
     x, y = _points(n=1600, d=48, classes=6, seed=3, noise=3.0)
     if sparse:
         x = x * (x.abs() > 0.1)
-    given = csr_tensor(x.numpy()) if sparse else x
+    given = prepare(csr_tensor(x.numpy()) if sparse else x)
     train, test = torch.arange(320), torch.arange(320, 1600)
     predicted, chosen = search_and_fit(given, y, train, test, 6, torch.Generator().manual_seed(7), folds=3, tolerance=1e-5)
     generator = torch.Generator().manual_seed(7)
