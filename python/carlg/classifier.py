@@ -158,50 +158,51 @@ def solve(
             active, c = active[keep], c[keep]
             w, u, y = w[:, :, keep], u[:, :, keep], y[:, :, keep]
             probability, gradient = probability[:, :, keep], gradient[:, :, keep]
-            limit, slope = limit[:, keep], slope[:, keep]
+            limit = limit[:, keep]
         curvature = probability.mul_(1 - probability)
-        direction, moved = _newton_direction(features, gradient, curvature, c, slope)
+        direction, moved = _newton_direction(features, gradient, curvature, c)
         step = _line_search(w, u, y, c, direction, moved, gradient)
         w, u = w + step * direction, u + step * moved
     weights[:, :, active] = w
     return weights
 
 
-def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """d and X d with (I + C X^T diag(curvature) X) d close to -gradient."""
+def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """d and X d with (I + C X^T diag(curvature) X) d close to -gradient: a tenth of its length is left, in the preconditioner's norm."""
     condition = 1 / (1 + (c * curvature.mean(1))[:, None, :] * features.squares[:, :, None])
+    weights = c * curvature
     residual = -gradient
-    preconditioned = condition * residual
-    search = preconditioned.clone()
+    search = condition * residual
     found, moves = torch.zeros_like(gradient), torch.zeros_like(curvature)
     direction, moved = found, moves
-    energy = (residual * preconditioned).sum(1, keepdim=True)
-    enough = (0.1 * slope).square()
+    energy = (residual * search).sum(1, keepdim=True)
+    enough = 0.01 * energy
     active = torch.arange(gradient.shape[2])
     for _ in range(40):
         forward = features.product(search)
-        image = features.adjoint(curvature * forward).mul_(c).add_(search)
+        image = features.adjoint(weights * forward).add_(search)
         bend = (search * image).sum(1, keepdim=True)
         alpha = torch.where(bend > 0, energy / bend.clamp(min=1e-30), torch.zeros_like(bend))
         direction.addcmul_(alpha, search)
         moved.addcmul_(alpha, forward)
         residual.addcmul_(alpha, image, value=-1)
-        undone = (residual.square().sum(1) > enough).any(0)
-        left = int(undone.count_nonzero())
-        if left <= _CROWDED * len(active):
-            if direction is not found:
-                found[:, :, active], moves[:, :, active] = direction, moved
-            if left == 0:
-                return found, moves
-            keep = undone.nonzero().flatten()
-            active, c, enough = active[keep], c[keep], enough[:, keep]
-            direction, moved, curvature, condition, residual, search, energy = (
-                t.index_select(2, keep) for t in (direction, moved, curvature, condition, residual, search, energy)
-            )
         preconditioned = condition * residual
         fresh = (residual * preconditioned).sum(1, keepdim=True)
+        undone = (fresh > enough).any(0)[0]
+        left = int(undone.count_nonzero())
+        crowded = left > _CROWDED * len(active)
+        if direction is not found and not crowded:
+            found[:, :, active], moves[:, :, active] = direction, moved
+        if left == 0:
+            return found, moves
         search = torch.addcmul(preconditioned, fresh / energy.clamp(min=1e-30), search)
         energy = fresh
+        if not crowded:
+            keep = undone.nonzero().flatten()
+            active = active[keep]
+            direction, moved, weights, condition, residual, search, energy, enough = (
+                t.index_select(2, keep) for t in (direction, moved, weights, condition, residual, search, energy, enough)
+            )
     if direction is not found:
         found[:, :, active], moves[:, :, active] = direction, moved
     return found, moves
