@@ -36,7 +36,7 @@ class Config:
         "vrc", "index to train: simplified silhouette, exact silhouette, variance ratio, mean silhouette, margin", VARIANTS
     )
     seed: int = _option(0, "seed of weights and clustering, and of the graph of sbm", least=0)
-    epochs: int = _option(20, "epochs at most (the cosine schedule ends there)", least=1)
+    epochs: int = _option(30, "epochs at most (the cosine schedule ends there)", least=1)
     lr: float = _option(8e-4, "learning rate of AdamW", least=0)
     relative_lr: bool = _option(True, "scale the rate of every weight matrix with its initial size (root mean square over 0.04)")
     weight_decay: float = _option(1e-5, "decoupled weight decay", least=0)
@@ -47,7 +47,7 @@ class Config:
     )
     log_index: bool = _option(True, "train the logarithm of the index (vrc only, with --target none)")
     barrier: float = _option(1.0, "weight of the barrier against a falling rank of z", least=0)
-    barrier_rank: float = _option(16.0, "participation ratio below which the barrier acts", least=1)
+    barrier_rank: float = _option(0.0, "participation ratio below which the barrier acts; 0: half the clusters, at least 16", least=0)
     clusters: int = _option(0, "number of clusters, at least 2; 0: sqrt(nodes)/2, at most half of a mini-batch", least=0)
     clustering: str = _option("kmeans", "clustering of every epoch", ("kmeans", "minibatch", "kmedoids"))
     cluster_iterations: int = _option(3, "Lloyd iterations (k-medoids: passes) an epoch, from the carried centroids", least=1)
@@ -108,11 +108,11 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 # What differs between the variants where no label is looked at; docs/TRAINING.md has the study behind it.
 RECIPES: dict[str, dict[str, Any]] = {
-    "sim": {"lr": 1e-3, "target": 0.9, "log_index": False, "barrier": 0.0},
-    "sil": {"lr": 5e-4, "target": 0.9, "log_index": False, "barrier": 0.0},
+    "sim": {"epochs": 20, "lr": 1e-3, "target": 0.9, "log_index": False, "barrier": 0.0},
+    "sil": {"epochs": 20, "lr": 5e-4, "target": 0.9, "log_index": False, "barrier": 0.0},
     "vrc": {},
-    "mean": {"lr": 1e-3, "log_index": False, "barrier": 0.0},
-    "margin": {"lr": 1e-3, "log_index": False, "barrier": 0.0},
+    "mean": {"epochs": 20, "lr": 1e-3, "log_index": False, "barrier": 0.0},
+    "margin": {"epochs": 20, "lr": 1e-3, "log_index": False, "barrier": 0.0},
 }
 
 
@@ -157,6 +157,8 @@ def _check_together(config: Config) -> None:
         raise ConfigError(f"target must be none for variant {config.variant}, whose index has no best value, got {config.target}")
     if config.log_index and config.variant != "vrc":
         raise ConfigError(f"log_index is for variant vrc, whose index is positive, got variant {config.variant}")
+    if 0 < config.barrier_rank < 1:
+        raise ConfigError(f"barrier_rank must be 0 (half the clusters, at least 16) or at least 1, got {config.barrier_rank}")
     if config.graph_weight > 1:
         raise ConfigError(f"graph_weight must be in [0, 1], got {config.graph_weight}")
     if config.graph_weight != 1 and config.clustering != "kmedoids":

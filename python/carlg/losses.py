@@ -23,7 +23,7 @@ def cluster_index(variant: str, z: Tensor, labels: Tensor, clusters: int, edge_i
     return ck.margin(z, edge_index)
 
 
-def index_loss(config: Config, index: Tensor, z: Tensor) -> Tensor:
+def index_loss(config: Config, index: Tensor, z: Tensor, clusters: int) -> Tensor:
     """|target - index|, -index or -log(index); the index itself where it is to be small; plus the barrier."""
     if config.variant in ("mean", "margin"):
         loss = index
@@ -32,8 +32,14 @@ def index_loss(config: Config, index: Tensor, z: Tensor) -> Tensor:
     else:
         loss = -index.log() if config.log_index else -index
     if config.barrier > 0:
-        loss = loss + config.barrier * (config.barrier_rank / participation(z)).log().relu()
+        rank = config.barrier_rank or default_barrier_rank(clusters)
+        loss = loss + config.barrier * (rank / participation(z)).log().relu()
     return loss
+
+
+def default_barrier_rank(clusters: int) -> float:
+    """Half of the dimensions that the centroids can span, and 16 where those are few."""
+    return max(16.0, clusters / 2)
 
 
 def participation(z: Tensor) -> Tensor:

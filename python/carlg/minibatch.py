@@ -77,7 +77,7 @@ class BatchTrainer(Trainer):
             edges = batch.graph.edge_index
             edges = edges[:, (edges < batch.seeds).all(0)].to(self.device)
             value = cluster_index(config.variant, z, labels, self.clusters, edges)
-            cost = index_loss(config, value, z)
+            cost = index_loss(config, value, z, self.clusters)
             if not math.isfinite(float(cost.detach())):
                 self._collapse(f"the loss is {float(cost.detach())}")
                 break

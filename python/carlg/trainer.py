@@ -176,7 +176,7 @@ class Trainer:
         else:
             self.degenerate = 0
             value = cluster_index(config.variant, z, labels, self.clusters, self.edge_index)
-            cost = index_loss(config, value, z)
+            cost = index_loss(config, value, z, self.clusters)
             index, loss = float(value.detach()), float(cost.detach())
             if math.isfinite(loss):
                 self.optimizer.zero_grad(set_to_none=True)

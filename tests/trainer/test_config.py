@@ -3,6 +3,7 @@
 import pytest
 
 from carlg.config import CONFIGS, Config, ConfigError, published, recipe
+from carlg.losses import default_barrier_rank
 
 
 def test_fifteen_published_settings():
@@ -86,3 +87,10 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_checks_hold_for_direct_use():
     with pytest.raises(ConfigError, match="seed must be int"):
         Config(seed=True)
+
+
+def test_the_barrier_follows_the_clusters():
+    assert recipe(variant="vrc").barrier_rank == 0
+    assert [default_barrier_rank(clusters) for clusters in (2, 32, 59)] == [16, 16, 29.5]
+    with pytest.raises(ConfigError, match="barrier_rank must be 0"):
+        recipe(barrier_rank=0.5)
