@@ -44,7 +44,7 @@ def compare(name: str, root: str, splits: int) -> dict[str, object]:
     seconds: dict[str, list[float]] = {"ours": [], "scikit-learn": []}
     for seed, (train, _, test) in enumerate(random_splits(graph.num_nodes, "20/40/40", splits)):
         start = time.perf_counter()
-        predicted, _ = search_and_fit(prepare(x), y, train, test, classes, torch.Generator().manual_seed(seed))
+        predicted, _ = search_and_fit(prepare(x, torch.arange(len(x))), y, train, test, classes, torch.Generator().manual_seed(seed))
         seconds["ours"].append(time.perf_counter() - start)
         scores["ours"].append(float((predicted == y[test]).double().mean()))
         start = time.perf_counter()

@@ -22,19 +22,21 @@ CODES = 8
 _MANY_ROWS = 2048
 
 
-def encode(matrix: Tensor) -> tuple[Tensor, int]:
-    """Codes (blocks, n, CODES) uint8 of a matrix (n, m) of bools, and how many bits each of them holds."""
+def encode(matrix: Tensor) -> tuple[Tensor, int, int]:
+    """Codes (blocks, n, CODES) uint8 of a matrix (n, m), a bit where it is not zero; how many bits each of them holds; and m."""
     rows, columns = matrix.shape
     bits = 8 if rows >= _MANY_ROWS else 6
     blocks = -(-columns // (bits * CODES))
-    whole = torch.nn.functional.pad(matrix.to(torch.uint8), (0, blocks * bits * CODES - columns))
+    whole = torch.nn.functional.pad((matrix != 0).to(torch.uint8), (0, blocks * bits * CODES - columns))
     codes = whole[:, ::bits].clone()
     for bit in range(1, bits):
         codes |= whole[:, bit::bits] << bit
-    return codes.view(rows, blocks, CODES).transpose(0, 1).contiguous(), bits
+    return codes.view(rows, blocks, CODES).transpose(0, 1).contiguous(), bits, columns
 
 
-def _fake(codes: Tensor, bits: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor) -> Tensor:
+def _fake(
+    codes: Tensor, bits: int, depth: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
+) -> Tensor:
     return dense.new_empty(codes.shape[1] if sparse_first else pointers.shape[0] - 1, dense.shape[1])
 
 
@@ -48,7 +50,7 @@ def _backward(ctx: Any, grad: Tensor) -> Any:
 
 register(
     "binary_product",
-    "(Tensor codes, int bits, Tensor pointers, Tensor columns, Tensor values, bool sparse_first, Tensor dense) -> Tensor",
+    "(Tensor codes, int bits, int depth, Tensor pointers, Tensor columns, Tensor values, bool sparse_first, Tensor dense) -> Tensor",
     reference=reference.binary_product,
     fake=_fake,
     triton=False,
@@ -58,7 +60,10 @@ register(
 
 
 def binary_product(
-    codes: Tensor, bits: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
+    codes: Tensor, bits: int, depth: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
 ) -> Tensor:
-    """``codes`` and ``bits`` as :func:`encode` gives them; S in compressed rows, ``columns`` int32; ``dense`` float32 or float64."""
-    return call("binary_product", codes, bits, pointers, columns, values, sparse_first, dense)  # type: ignore[no-any-return]
+    """``codes``, ``bits`` and ``depth`` as :func:`encode` gives them; S in compressed rows, ``columns`` int32; ``dense`` float32 or float64.
+
+    A bit that is not set adds nothing, not even the NaN of zero times infinity.
+    """
+    return call("binary_product", codes, bits, depth, pointers, columns, values, sparse_first, dense)  # type: ignore[no-any-return]

@@ -7,14 +7,10 @@ from carlg_kernels.reference.sparse_product import sparse_product
 
 
 def binary_product(
-    codes: Tensor, bits: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
+    codes: Tensor, bits: int, depth: int, pointers: Tensor, columns: Tensor, values: Tensor, sparse_first: bool, dense: Tensor
 ) -> Tensor:
-    if sparse_first:
-        return _unpacked(codes, bits, sparse_product(pointers, columns, values, dense))
-    return sparse_product(pointers, columns, values, _unpacked(codes, bits, dense))
-
-
-def _unpacked(codes: Tensor, bits: int, dense: Tensor) -> Tensor:
     places = torch.arange(bits, dtype=torch.uint8, device=codes.device)
-    matrix = (codes.transpose(0, 1).flatten(1)[:, :, None] >> places & 1).flatten(1)[:, : dense.shape[0]]
-    return matrix.to(dense.dtype) @ dense
+    matrix = (codes.transpose(0, 1).flatten(1)[:, :, None] >> places & 1).flatten(1)[:, :depth].to(dense.dtype).to_sparse_csr()
+    if sparse_first:
+        return matrix @ sparse_product(pointers, columns, values, dense)
+    return sparse_product(pointers, columns, values, matrix @ dense)

@@ -111,17 +111,12 @@ void multiply(const BinaryRows& x, const SparseRows& s, bool sparse_first, const
       const int64_t begin = slab * W, count = std::min(W, width - begin);
       if (sparse_first) {
         copy_columns(b + begin, width, b_rows, count, packed.get(), W, W);
-        multiply_slab(s, packed.get(), smoothed.get(), W);
+        multiply_slab<T>(s, packed.get(), W, nullptr, smoothed.get(), W);
         add_blocks<kBits>(x, Source<T>{smoothed.get(), s.rows, W, W}, tables.get(), sums.get());
         copy_columns(sums.get(), W, x.rows, count, y + begin, width, count);
       } else {
         add_blocks<kBits>(x, Source<T>{b + begin, b_rows, width, count}, tables.get(), sums.get());
-        if (count == W) {
-          multiply_slab(s, sums.get(), y + begin, width);
-        } else {
-          multiply_slab(s, sums.get(), smoothed.get(), W);
-          copy_columns(smoothed.get(), W, s.rows, count, y + begin, width, count);
-        }
+        multiply_slab(s, sums.get(), count, smoothed.get(), y + begin, width);
       }
     }
   });
@@ -150,7 +145,7 @@ void binary_product_fwd(const BinaryRows& x, int64_t bits, const SparseRows& s, 
 namespace ck {
 namespace {
 
-Tensor binary_product(const Tensor& codes, int64_t bits, const Tensor& pointers,
+Tensor binary_product(const Tensor& codes, int64_t bits, int64_t depth, const Tensor& pointers,
                       const Tensor& columns, const Tensor& values, bool sparse_first,
                       const Tensor& dense) {
   const ScalarType t = dense.scalar_type();
@@ -161,7 +156,9 @@ Tensor binary_product(const Tensor& codes, int64_t bits, const Tensor& pointers,
            "codes must be uint8 of shape (blocks, n, ", kCodes, ")");
   const int64_t blocks = codes.size(0), rows = codes.size(1);
   const SparseTensors s(pointers, columns, values, sparse_first ? dense.size(0) : rows, t);
-  const int64_t depth = sparse_first ? s.view().rows : dense.size(0);
+  const int64_t found = sparse_first ? s.view().rows : dense.size(0);
+  CK_CHECK(found == depth, sparse_first ? "pointers" : "dense", " must be of ", depth,
+           " rows, as the codes have columns, got ", found);
   const int64_t expected = generic::ceil_div(depth, bits * kCodes);
   CK_CHECK(blocks == expected, "codes must have ", expected, " blocks of ", bits,
            " bits for a depth of ", depth, ", got ", blocks);

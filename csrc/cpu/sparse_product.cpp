@@ -1,6 +1,6 @@
 // A sparse matrix in compressed rows times a dense one:  Y_i = sum_p values_p B_{column_p},  p over the entries of row i.
 //
-// Every row of Y is summed by one thread in a fixed order. A register tile holds kTile vectors of Y_i; the work is the
+// Every row of Y is summed by one thread in a fixed order. A register tile holds kSparseTile vectors of Y_i; the work is the
 // gather of the rows of B. Where a row of B is read often or a row of Y has many entries (kReuse on average), the columns go by in slabs of
 // one cache line, copied together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
 #include "common/isa.h"
@@ -31,29 +31,18 @@ struct Chunks {
   }
 };
 
-// Columns [begin, begin + kSlab) of Y, by the thread that calls.
-template <typename T>
-void multiply_columns(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, int64_t begin,
-                      T* packed, T* y) {
-  const int64_t count = std::min(kSlab<T>, width - begin);
-  copy_columns(b + begin, width, b_rows, count, packed, kSlab<T>, kSlab<T>);
-  if (count == kSlab<T>) {
-    multiply_slab(a, packed, y + begin, width);
-    return;
-  }
-  const Buffer<T> whole(a.rows * kSlab<T>);
-  multiply_slab(a, packed, whole.get(), kSlab<T>);
-  copy_columns(whole.get(), kSlab<T>, a.rows, count, y + begin, width, count);
-}
-
 template <typename T>
 void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
   constexpr int64_t L = kLanes<T>;
   if (width > kSlab<T> && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
     parallel(ceil_div(width, kSlab<T>), [&](int64_t first, int64_t last) {
-      const Buffer<T> packed(b_rows * kSlab<T>);
-      for (int64_t s = first; s < last; ++s) {
-        multiply_columns(a, b, b_rows, width, s * kSlab<T>, packed.get(), y);
+      const bool whole = width % kSlab<T> == 0;
+      const Buffer<T> packed(b_rows * kSlab<T>), scratch(whole ? 0 : a.rows * kSlab<T>);
+      for (int64_t begin = first * kSlab<T>; begin < std::min(last * kSlab<T>, width);
+           begin += kSlab<T>) {
+        const int64_t count = std::min(kSlab<T>, width - begin);
+        copy_columns(b + begin, width, b_rows, count, packed.get(), kSlab<T>, kSlab<T>);
+        multiply_slab(a, packed.get(), count, scratch.get(), y + begin, width);
       }
     });
     return;

@@ -23,8 +23,8 @@ constexpr int kSparseTile = 8;
 template <typename T>
 constexpr int64_t kSlab = 64 / sizeof(T);
 
-// kVectors vectors of one row of Y; B's rows are `stride` apart, known to the compiler for slabs. Narrow tiles add every kWays-th entry into a sum of its own, so that
-// an addition does not wait for the last one.
+// kVectors vectors of one row of Y; B's rows are `stride` apart, known to the compiler for slabs. Narrow tiles add every kWays-th entry
+// into a sum of its own, so that an addition does not wait for the last one.
 template <int kVectors, typename T, typename Stride>
 CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, Stride stride, T* y) {
   constexpr int L = kLanes<T>, kWays = kVectors >= kSparseTile ? 1 : 4;
@@ -64,13 +64,6 @@ void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b,
   }
 }
 
-// The same for a slab, from rows that lie together to rows y_stride apart.
-template <typename T>
-void multiply_slab(const SparseRows& a, const T* slab, T* y, int64_t y_stride) {
-  multiply_rows(a, 0, a.rows, slab, std::integral_constant<int64_t, kSlab<T>>{}, kSlab<T>, y,
-                y_stride);
-}
-
 // count columns of every row, from rows `from_stride` apart to rows `to_stride` apart; zeros behind them up to width.
 template <typename T>
 void copy_columns(const T* from, int64_t from_stride, int64_t rows, int64_t count, T* to,
@@ -78,6 +71,20 @@ void copy_columns(const T* from, int64_t from_stride, int64_t rows, int64_t coun
   for (int64_t r = 0; r < rows; ++r) {
     std::copy_n(from + r * from_stride, count, to + r * to_stride);
     std::fill(to + r * to_stride + count, to + r * to_stride + width, T{0});
+  }
+}
+
+// The first `count` columns of a slab whose rows lie together, times the matrix, to rows y_stride apart. scratch [rows, kSlab] is
+// written where the slab is not whole.
+template <typename T>
+void multiply_slab(const SparseRows& a, const T* slab, int64_t count, T* scratch, T* y,
+                   int64_t y_stride) {
+  constexpr std::integral_constant<int64_t, kSlab<T>> width;
+  if (count == width) {
+    multiply_rows(a, 0, a.rows, slab, width, width, y, y_stride);
+  } else {
+    multiply_rows(a, 0, a.rows, slab, width, width, scratch, width);
+    copy_columns(scratch, width, a.rows, count, y, y_stride, count);
   }
 }
 

@@ -21,6 +21,8 @@ PENALTIES = tuple(2.0**k for k in range(-10, 11))
 # Wide sparse features go up the grid in groups; small C are solved in a step or two, so the first group is long.
 _GROUP = 4
 _GROUPS = (PENALTIES[:9], *(PENALTIES[i : i + _GROUP] for i in range(9, 21, _GROUP)))
+# The last fit is one problem a class and decides alone, so it is solved further than the grid.
+_FINAL = 0.1
 # Share of the problems of a batch up to which those still at work are moved to a batch of their own.
 _CROWDED = 0.7
 
@@ -36,11 +38,14 @@ class Design(Protocol):
 
 
 class Rotated:
-    """Dense features with a constant column, in the basis of the eigenvectors of X^T X; made once for all splits."""
+    """Dense features with a constant column, in the basis of the eigenvectors of X^T X over some rows; made once for all splits."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, rows: Tensor) -> None:
         x = torch.cat([x, x.new_ones(x.shape[0], 1)], 1)
-        basis = torch.linalg.eigh(dense_product(x.t(), x).double())[1].to(x.dtype)
+        taken = x[rows]
+        if not bool(taken.isfinite().all()):
+            raise ValueError("features must be finite to be classified, got NaN or infinite values")
+        basis = torch.linalg.eigh(dense_product(taken.t(), taken).double())[1].to(x.dtype)
         self.x = dense_product(x, basis)
 
 
@@ -116,9 +121,9 @@ def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     )
 
 
-def prepare(x: Tensor) -> Tensor | Rotated:
-    """Features as :func:`design` reads them: dense ones rotated, CSR as they are."""
-    return x if x.layout == torch.sparse_csr else Rotated(x)
+def prepare(x: Tensor, rows: Tensor) -> Tensor | Rotated:
+    """Features as :func:`design` reads them, ``rows`` those that take part: dense ones rotated, CSR as they are."""
+    return x if x.layout == torch.sparse_csr else Rotated(x, rows)
 
 
 def design(features: Tensor | Rotated, rows: Tensor) -> DenseDesign | SparseDesign:
@@ -140,7 +145,7 @@ def solve(
     """
     folds, width = features.squares.shape
     problems = positive.shape[2]
-    weights = features.squares.new_zeros(folds, width, problems) if start is None else start
+    weights = features.squares.new_zeros(folds, width, problems) if start is None else start.clone()
     margins = features.product(weights)
     goal = tolerance * (penalties * features.adjoint(0.5 - positive)).norm(dim=1)
     active = torch.arange(problems)
@@ -170,17 +175,17 @@ def solve(
 def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """d and X d with (I + C X^T diag(curvature) X) d close to -gradient: a tenth of its length is left, in the preconditioner's norm."""
     condition = 1 / (1 + (c * curvature.mean(1))[:, None, :] * features.squares[:, :, None])
-    weights = c * curvature
+    bends = c * curvature
     residual = -gradient
     search = condition * residual
-    found, moves = torch.zeros_like(gradient), torch.zeros_like(curvature)
-    direction, moved = found, moves
+    whole = torch.zeros_like(gradient), torch.zeros_like(curvature)
+    direction, moved = whole
     energy = (residual * search).sum(1, keepdim=True)
     enough = 0.01 * energy
     active = torch.arange(gradient.shape[2])
     for _ in range(40):
         forward = features.product(search)
-        image = features.adjoint(weights * forward).add_(search)
+        image = features.adjoint(bends * forward).add_(search)
         bend = (search * image).sum(1, keepdim=True)
         alpha = torch.where(bend > 0, energy / bend.clamp(min=1e-30), torch.zeros_like(bend))
         direction.addcmul_(alpha, search)
@@ -190,22 +195,26 @@ def _newton_direction(features: Design, gradient: Tensor, curvature: Tensor, c: 
         fresh = (residual * preconditioned).sum(1, keepdim=True)
         undone = (fresh > enough).any(0)[0]
         left = int(undone.count_nonzero())
-        crowded = left > _CROWDED * len(active)
-        if direction is not found and not crowded:
-            found[:, :, active], moves[:, :, active] = direction, moved
         if left == 0:
-            return found, moves
+            break
         search = torch.addcmul(preconditioned, fresh / energy.clamp(min=1e-30), search)
         energy = fresh
-        if not crowded:
+        if left <= _CROWDED * len(active):
+            _put(whole, active, (direction, moved))
             keep = undone.nonzero().flatten()
             active = active[keep]
-            direction, moved, weights, condition, residual, search, energy, enough = (
-                t.index_select(2, keep) for t in (direction, moved, weights, condition, residual, search, energy, enough)
+            direction, moved, bends, condition, residual, search, energy, enough = (
+                t.index_select(2, keep) for t in (direction, moved, bends, condition, residual, search, energy, enough)
             )
-    if direction is not found:
-        found[:, :, active], moves[:, :, active] = direction, moved
-    return found, moves
+    _put(whole, active, (direction, moved))
+    return whole
+
+
+def _put(whole: tuple[Tensor, Tensor], columns: Tensor, parts: tuple[Tensor, Tensor]) -> None:
+    """Parts into their columns, unless they are the whole."""
+    for target, part in zip(whole, parts, strict=True):
+        if part is not target:
+            target[:, :, columns] = part
 
 
 def _line_search(w: Tensor, u: Tensor, y: Tensor, c: Tensor, direction: Tensor, moved: Tensor, gradient: Tensor) -> Tensor:
@@ -272,12 +281,15 @@ def search_and_fit(
     folds: int = 5,
     tolerance: float = 1e-4,
 ) -> tuple[Tensor, float]:
-    """Predictions for ``test`` from prepared features, and the chosen C; the grid is scored by subset accuracy on random halves of ``train``."""
+    """Predictions for ``test`` from prepared features, and the chosen C; the grid is scored by subset accuracy on random halves of ``train``.
+
+    ``tolerance``: of the grid, as :func:`solve` takes it; the last fit is solved ten times further.
+    """
     size = train.shape[0]
     order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2
     inner, outer = train[order[:, :half]], train[order[:, half:]]
     best = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)
     final = design(x, train[None])
-    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=0.1 * tolerance)
+    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=_FINAL * tolerance)
     return final.decide(fitted, test[None])[0].argmax(1), best

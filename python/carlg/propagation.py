@@ -13,9 +13,14 @@ from carlg_kernels.ops.binary_product import binary_product, encode
 from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.sparse_product import sparse_product
 
+# Rows that are looked at at a time.
+_ROWS = 4096
+
 
 class ConstantMatrix:
     """A matrix without gradient: its product with a dense one, and that of its transpose."""
+
+    multiply_adds: int  # of a product with one column
 
     def product(self, dense: Tensor, transposed: bool) -> Tensor:
         raise NotImplementedError
@@ -43,10 +48,7 @@ class SparseMatrix(ConstantMatrix):
         self.forward, self.backward = forward, backward
         self.columns = short_columns(forward)
         self.columns_backward = self.columns if backward is forward else short_columns(backward)
-
-    @property
-    def nnz(self) -> int:
-        return self.forward.values().numel()
+        self.multiply_adds = forward.values().numel()
 
     def to(self, device: torch.device) -> "SparseMatrix":
         forward = self.forward.to(device)
@@ -58,10 +60,26 @@ class SparseMatrix(ConstantMatrix):
         return multiply(self.forward, dense, self.columns)
 
 
+class PropagatedSparse(ConstantMatrix):
+    """A_hat X for sparse X, one after the other: the product of the two would fill up."""
+
+    def __init__(self, adjacency: SparseMatrix, features: SparseMatrix) -> None:
+        self.adjacency, self.features = adjacency, features
+        self.multiply_adds = adjacency.multiply_adds + features.multiply_adds
+
+    def product(self, dense: Tensor, transposed: bool) -> Tensor:
+        first, second = (self.adjacency, self.features) if transposed else (self.features, self.adjacency)
+        return second.product(first.product(dense, transposed), transposed)
+
+
 class PropagatedBits(ConstantMatrix):
-    """A_hat diag(scale) B for a matrix B of bits, kept as codes of its rows and of its columns."""
+    """A_hat diag(scale) B for a matrix B of bits, kept as codes of its rows and of its columns.
+
+    Its multiply-adds are those of a dense matrix, which tables of subset sums undercut.
+    """
 
     def __init__(self, adjacency: SparseMatrix, bits: Tensor, scale: Tensor) -> None:
+        self.multiply_adds = bits.numel()
         spread = adjacency.forward.values() * scale[adjacency.forward.col_indices()]
         gathered = adjacency.backward.values() * scale.repeat_interleave(adjacency.backward.crow_indices().diff())
         self.forward = *encode(bits), adjacency.forward.crow_indices(), adjacency.columns, spread, False
@@ -73,9 +91,16 @@ class PropagatedBits(ConstantMatrix):
 
 def split_binary(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """``x`` (n, f) as bits and a scale a row, x = diag(scale) bits; None where a row holds two values beside zero."""
-    scale = torch.where(x.amax(1) > 0, x.amax(1), x.amin(1))
-    bits = x != 0
-    return (bits, scale) if torch.equal(torch.where(bits, scale[:, None], x), x) else None
+    if x.shape[1] == 0:
+        return None
+    bits, scales = torch.empty(x.shape, dtype=torch.bool), []
+    for part, found in zip(x.split(_ROWS), bits.split(_ROWS), strict=True):
+        scale = torch.where(part.amax(1) > 0, part.amax(1), part.amin(1))
+        torch.ne(part, 0, out=found)
+        if not torch.equal(torch.where(found, scale[:, None], part), part):
+            return None
+        scales.append(scale)
+    return bits, torch.cat(scales)
 
 
 def short_columns(matrix: Tensor) -> Tensor:
@@ -130,38 +155,26 @@ class Inputs:
         self.adjacency = adjacency.to(device)
         self.features: ConstantMatrix | Tensor
         if graph.is_sparse:
-            self.features = SparseMatrix(graph.x, transpose(graph.x)).to(device)
-        elif device.type == "cpu" and self._many_features(adjacency) and (binary := split_binary(graph.x)) is not None:
+            self.features = PropagatedSparse(self.adjacency, SparseMatrix(graph.x, transpose(graph.x)).to(device))
+        elif device.type == "cpu" and self._many_features() and (binary := split_binary(graph.x)) is not None:
             self.features = PropagatedBits(adjacency, *binary)
         else:
             self.features = multiply(adjacency.forward, graph.x).to(device)
 
-    def _many_features(self, adjacency: SparseMatrix) -> bool:
+    def _many_features(self) -> bool:
         """Whether the product with the features costs more than spreading the result, which bits need in every epoch."""
-        return self.num_features * self.num_nodes > 4 * adjacency.nnz
+        return self.num_features * self.num_nodes > 4 * self.adjacency.multiply_adds
 
     def first_product(self, weight: Tensor) -> Tensor:
         """A_hat X W."""
-        if isinstance(self.features, Tensor):
-            return dense_product(self.features, weight)
-        product = self.features @ weight
-        return self.adjacency @ product if isinstance(self.features, SparseMatrix) else product
+        return dense_product(self.features, weight) if isinstance(self.features, Tensor) else self.features @ weight
 
     def flops(self, widths: tuple[int, ...], predictor: int) -> float:
-        """Necessary multiply-adds of one training epoch times two: every product forward, by weights, by inputs.
-
-        Bits count as the dense features that they stand for, propagated beforehand.
-        """
-        n, total = self.num_nodes, 0.0
-        sizes = [self.num_features, *widths]
-        for layer, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            passes = 2 if layer == 0 else 3
-            if layer == 0 and isinstance(self.features, SparseMatrix):
-                total += passes * 2.0 * self.features.nnz * fan_out
-            else:
-                total += passes * 2.0 * n * fan_in * fan_out
-            if layer > 0 or isinstance(self.features, SparseMatrix):
-                total += 2 * 2.0 * self.adjacency.nnz * fan_out
+        """Multiply-adds of one training epoch times two: every product forward, by weights, by inputs; bits as the dense matrix they are."""
+        first = self.features.numel() if isinstance(self.features, Tensor) else self.features.multiply_adds
+        total = 2 * 2.0 * first * widths[0]
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            total += 3 * 2.0 * self.num_nodes * fan_in * fan_out + 2 * 2.0 * self.adjacency.multiply_adds * fan_out
         if predictor:
-            total += 3 * 2.0 * n * widths[-1] * predictor * 2
+            total += 3 * 2.0 * self.num_nodes * widths[-1] * predictor * 2
         return total

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import carlg_kernels as ck
-from carlg.classifier import PENALTIES, Rotated, fit_grid, prepare, search_and_fit, take_rows
+from carlg.classifier import PENALTIES, fit_grid, prepare, search_and_fit, take_rows
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr
 from carlg.propagation import multiply, short_columns
@@ -62,12 +62,13 @@ def random_splits(nodes: int, protocol: str, count: int, seed: int = 1) -> list[
 def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 20, tolerance: float = 1e-4) -> tuple[Tensor, Tensor]:
     """Validation and test accuracy of every split of the labelled nodes, rows of ``x`` scaled to length one.
 
-    ``tolerance``: of the random splits' solver.
+    ``tolerance``: of the random splits' grids, as :func:`carlg.classifier.search_and_fit` takes it.
     """
     assert graph.y is not None
-    features, y, classes = prepare(unit_length(x)), graph.y, graph.num_classes
+    x, y, classes = unit_length(x), graph.y, graph.num_classes
     if protocol == "masks":
-        return _classify_masks(features, graph)
+        return _classify_masks(x, graph)
+    features = prepare(x, graph.labelled)
     scores = []
     generator = torch.Generator().manual_seed(2)
     labelled = graph.labelled
@@ -81,12 +82,13 @@ def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 
     return table[:, 0], table[:, 1]
 
 
-def _classify_masks(features: Tensor | Rotated, graph: Graph) -> tuple[Tensor, Tensor]:
+def _classify_masks(x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
     """Fixed masks: the C with the best validation accuracy, ties to the smallest; no inner folds."""
     assert graph.y is not None and graph.train_masks is not None
     assert graph.val_masks is not None and graph.test_mask is not None
     y, classes, scores = graph.y, graph.num_classes, []
     test = graph.test_mask.nonzero().flatten()
+    features = prepare(x, (graph.train_masks | graph.val_masks).any(1).logical_or(graph.test_mask).nonzero().flatten())
     for split in range(graph.train_masks.shape[1]):
         train, val = (m[:, split].nonzero().flatten() for m in (graph.train_masks, graph.val_masks))
         fitted, weights = fit_grid(features, y, train[None], classes)

@@ -52,8 +52,8 @@ def test_of_any_shape(n, f, width, share, seed):
 @pytest.mark.parametrize("rows,bits", [(50, 6), (3000, 8)])
 def test_codes_hold_every_bit_once(rows, bits):
     matrix = torch.rand(rows, 101, generator=torch.Generator().manual_seed(1)) < 0.4
-    codes, found = encode(matrix)
-    assert found == bits and codes.dtype == torch.uint8 and codes.shape[1:] == (rows, CODES)
+    codes, found, columns = encode(matrix.float() / 3)
+    assert (found, columns) == (bits, 101) and codes.dtype == torch.uint8 and codes.shape[1:] == (rows, CODES)
     flat = codes.transpose(0, 1).flatten(1)
     unpacked = torch.stack([flat >> bit & 1 for bit in range(bits)], 2).flatten(1).bool()
     assert torch.equal(unpacked[:, :101], matrix) and not unpacked[:, 101:].any()
@@ -87,21 +87,23 @@ def test_same_bits_for_any_number_of_threads(threads):
 
 
 def test_refuses_what_it_cannot_read():
-    bits, spread, weights, _ = _case(12, 50, 3)
-    codes, size = encode(bits)
+    bits, spread, weights, _ = _case(12, 70, 3)
+    codes, size, depth = encode(bits)
     sparse = _csr(spread)
     for bad in (
-        (codes, 7, *sparse, False, weights),
-        (codes.int(), size, *sparse, False, weights),
-        (codes[..., :4], size, *sparse, False, weights),
-        (codes | 64, size, *sparse, False, weights),
-        (codes, size, *sparse, False, weights[:40]),
-        (codes, size, *sparse, True, weights),
-        (codes, size, *sparse, False, weights.half()),
-        (codes, size, *sparse, False, weights.double()),
-        (codes, size, *sparse, False, weights[:, 0]),
-        (codes, size, sparse[0], sparse[1] + 12, sparse[2], False, weights),
-        (codes, size, sparse[0].flip(0), *sparse[1:], False, weights),
+        (codes, 7, depth, *sparse, False, weights),
+        (codes, size, 49, *sparse, False, weights),
+        (codes, size, 96, *sparse, False, torch.ones(97, 3)),
+        (codes.int(), size, depth, *sparse, False, weights),
+        (codes[..., :4], size, depth, *sparse, False, weights),
+        (codes | 64, size, depth, *sparse, False, weights),
+        (codes, size, depth, *sparse, False, weights[:49]),
+        (codes, size, depth, *sparse, True, weights),
+        (codes, size, depth, *sparse, False, weights.half()),
+        (codes, size, depth, *sparse, False, weights.double()),
+        (codes, size, depth, *sparse, False, weights[:, 0]),
+        (codes, size, depth, sparse[0], sparse[1] + 12, sparse[2], False, weights),
+        (codes, size, depth, sparse[0].flip(0), *sparse[1:], False, weights),
     ):
         with pytest.raises(RuntimeError):
             binary_product(*bad)

@@ -30,7 +30,7 @@ def test_same_decisions_as_liblinear(sparse, c):
     if sparse:
         x = x * (x.abs() > 0.2)
     rows = torch.arange(200)[None]
-    features = design(prepare(csr_tensor(x.numpy()) if sparse else x), rows)
+    features = design(prepare(csr_tensor(x.numpy()) if sparse else x, rows[0]), rows)
     weights = solve(features, one_hot(y[rows], 4), torch.full((4,), c), tolerance=1e-5)
     got = features.decide(weights, torch.arange(200, 300)[None])[0]
     for k in range(4):
@@ -44,7 +44,7 @@ def test_folds_and_penalties_are_independent():
     x, y = _points(seed=1)
     generator = torch.Generator().manual_seed(0)
     rows = torch.stack([torch.randperm(300, generator=generator)[:120] for _ in range(3)])
-    x = prepare(x)
+    x = prepare(x, torch.arange(300))
     features, weights = fit_grid(x, y, rows, 4)
     together = features.decide(weights, rows).unflatten(2, (len(PENALTIES), 4))
     alone, single = fit_grid(x, y, rows[1:2], 4)
@@ -58,7 +58,7 @@ def test_absent_class_and_constant_feature():
     x[:, 0] = 0
     y[:100] = y[:100] % 3
     rows = torch.arange(100)
-    predicted, c = search_and_fit(prepare(x), y, rows, torch.arange(100, 300), 4, torch.Generator().manual_seed(0))
+    predicted, c = search_and_fit(prepare(x, rows), y, rows, torch.arange(100, 300), 4, torch.Generator().manual_seed(0))
     assert predicted.shape == (200,) and c in PENALTIES
     assert bool((predicted < 3).all())
 
@@ -79,7 +79,7 @@ def test_grid_search_on_the_same_folds(sparse):
     x, y = _points(n=1600, d=48, classes=6, seed=3, noise=3.0)
     if sparse:
         x = x * (x.abs() > 0.1)
-    given = prepare(csr_tensor(x.numpy()) if sparse else x)
+    given = prepare(csr_tensor(x.numpy()) if sparse else x, torch.arange(1600))
     train, test = torch.arange(320), torch.arange(320, 1600)
     predicted, chosen = search_and_fit(given, y, train, test, 6, torch.Generator().manual_seed(7), folds=3, tolerance=1e-5)
     generator = torch.Generator().manual_seed(7)
@@ -98,3 +98,14 @@ def test_grid_search_on_the_same_folds(sparse):
     assert 0.3 < (predicted == y[test]).float().mean() < 0.95
     expected = np.stack([fit.decision_function(x[test].numpy()) for fit in fits], 1).argmax(1)
     assert (predicted.numpy() != expected).mean() <= 0.001
+
+
+def test_rows_that_take_no_part_do_not_matter():
+    x, y = _points(seed=5)
+    rows, test = torch.arange(200), torch.arange(200, 280)
+    expected = search_and_fit(prepare(x, rows), y, rows, test, 4, torch.Generator().manual_seed(0))
+    x[280:] = float("nan")
+    got = search_and_fit(prepare(x, rows), y, rows, test, 4, torch.Generator().manual_seed(0))
+    assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
+    with pytest.raises(ValueError, match="must be finite"):
+        prepare(x, torch.arange(281))

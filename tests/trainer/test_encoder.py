@@ -9,7 +9,7 @@ from carlg import synthetic
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, Predictor, from_published, to_published
 from carlg.graph import csr_tensor
-from carlg.propagation import Inputs, PropagatedBits, SparseMatrix, normalized_adjacency, split_binary
+from carlg.propagation import Inputs, PropagatedBits, PropagatedSparse, normalized_adjacency, split_binary
 from carlg.slabs import embed_in_slabs
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -77,7 +77,7 @@ def test_layers_equal_torch_geometric(kind):
     _randomize(encoder, generator)
     expected, modules = _usual(encoder, x, graph.edge_index)
     inputs = Inputs(graph)
-    assert type(inputs.features) is {"dense": torch.Tensor, "sparse": SparseMatrix, "binary": PropagatedBits}[kind]
+    assert type(inputs.features) is {"dense": torch.Tensor, "sparse": PropagatedSparse, "binary": PropagatedBits}[kind]
     got = encoder(inputs)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     upstream = torch.randn(expected.shape, generator=generator)
