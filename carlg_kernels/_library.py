@@ -74,6 +74,13 @@ def _refuse_second_derivative(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _refuse_gradient(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(f"{name} has no gradient of its own: {instead}")
+
+    return refuse
+
+
 def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
     pass
 
@@ -98,11 +105,13 @@ def register(
     reports: bool = False,
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    constant: str = "",
 ) -> None:
     """Define ``carlg_kernels::name`` with its schema, fake, autograd formula and backends.
 
     ``cpp`` names the devices that ``_C.so`` serves for this op; ``triton`` says that ``carlg_kernels._triton`` has a launcher
-    of the same name in the module of the op's file; ``reports``, that a kernel reports progress and can be stopped.
+    of the same name in the module of the op's file; ``reports``, that a kernel reports progress and can be stopped; ``constant``, that
+    the op refuses to be differentiated, and what to do instead.
     """
     schema = f"{name}{arguments}"
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -128,6 +137,8 @@ def register(
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
     if name.endswith("_backward"):
         backward, setup_context = _refuse_second_derivative(name), _save_nothing
+    if constant:
+        backward, setup_context = _refuse_gradient(name, constant), _save_nothing
     if backward is not None and setup_context is not None:
         torch.library.register_autograd(qualified, backward, setup_context=setup_context, lib=_LIBRARY)
     op = getattr(getattr(torch.ops, NAMESPACE), name)

@@ -8,8 +8,6 @@ For constants: the gradient of B is the product with the transposed matrices in 
 refuses to be differentiated.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -40,22 +38,13 @@ def _fake(
     return dense.new_empty(codes.shape[1] if sparse_first else pointers.shape[0] - 1, dense.shape[1])
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    pass
-
-
-def _backward(ctx: Any, grad: Tensor) -> Any:
-    raise RuntimeError("binary_product has no gradient of its own: multiply the gradient by the transposed matrices")
-
-
 register(
     "binary_product",
     "(Tensor codes, int bits, int depth, Tensor pointers, Tensor columns, Tensor values, bool sparse_first, Tensor dense) -> Tensor",
     reference=reference.binary_product,
     fake=_fake,
     triton=False,
-    setup_context=_save,
-    backward=_backward,
+    constant="multiply the gradient by the transposed matrices",
 )
 
 

@@ -4,8 +4,6 @@ For constants such as the normalised adjacency: the gradient of B is the product
 the op itself refuses to be differentiated.
 """
 
-from typing import Any
-
 from torch import Tensor
 
 from carlg_kernels._library import call, register
@@ -16,22 +14,13 @@ def _fake(pointers: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> T
     return dense.new_empty(pointers.shape[0] - 1, dense.shape[1])
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    pass
-
-
-def _backward(ctx: Any, grad: Tensor) -> Any:
-    raise RuntimeError("sparse_product has no gradient of its own: multiply the gradient by the transposed matrix")
-
-
 register(
     "sparse_product",
     "(Tensor pointers, Tensor columns, Tensor values, Tensor dense) -> Tensor",
     reference=reference.sparse_product,
     fake=_fake,
     triton=False,
-    setup_context=_save,
-    backward=_backward,
+    constant="multiply the gradient by the transposed matrix",
 )
 
 

@@ -3,6 +3,7 @@
 The product with constants needs no autograd bookkeeping: for Y = M B the gradient of B is M^T dY, and M^T is kept in CSR too.
 """
 
+import abc
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from carlg_kernels.ops.sparse_product import sparse_product
 _ROWS = 4096
 
 
-class ConstantMatrix:
+class ConstantMatrix(abc.ABC):
     """A matrix without gradient: its product with a dense one, and that of its transpose."""
 
     multiply_adds: int  # of a product with one column
 
+    @abc.abstractmethod
     def product(self, dense: Tensor, transposed: bool) -> Tensor:
-        raise NotImplementedError
+        """The matrix, or its transpose, times ``dense``."""
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         product: Tensor = _ConstantProduct.apply(dense, self, False)
