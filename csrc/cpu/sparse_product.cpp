@@ -41,7 +41,7 @@ void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T*
       for (int64_t begin = first * kSlab<T>; begin < std::min(last * kSlab<T>, width);
            begin += kSlab<T>) {
         const int64_t count = std::min(kSlab<T>, width - begin);
-        copy_columns(b + begin, width, b_rows, count, packed.get(), kSlab<T>, kSlab<T>);
+        pack_columns<kSlab<T>>(b + begin, width, b_rows, count, packed.get());
         multiply_slab(a, packed.get(), count, scratch.get(), y + begin, width);
       }
     });
@@ -50,7 +50,8 @@ void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T*
   const Chunks chunks{a};
   const auto all_rows = [&](const T* from, int64_t columns, T* to) {
     parallel(kChunks, [&](int64_t first, int64_t last) {
-      multiply_rows(a, chunks.begin(first), chunks.begin(last), from, columns, columns, to,
+      const int64_t row = chunks.begin(first);
+      multiply_rows(a, row, chunks.begin(last), from, columns, columns, to + row * columns,
                     columns);
     });
   };
@@ -59,9 +60,9 @@ void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T*
     return;
   }
   const Buffer<T> wide_b(b_rows * L), wide_y(a.rows * L);
-  copy_columns(b, width, b_rows, width, wide_b.get(), L, L);
+  pack_columns<L>(b, width, b_rows, width, wide_b.get());
   all_rows(wide_b.get(), L, wide_y.get());
-  copy_columns(wide_y.get(), L, a.rows, width, y, width, width);
+  unpack_columns<L>(wide_y.get(), a.rows, width, y, width);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ constexpr int kSparseTile = 8;
 // Columns that fill a cache line: a slab of them is copied together where it is read often.
 template <typename T>
 constexpr int64_t kSlab = 64 / sizeof(T);
+// Rows that lie apart are fetched ahead by so many.
+constexpr int64_t kAhead = 32;
 
 // kVectors vectors of one row of Y; B's rows are `stride` apart, known to the compiler for slabs. Narrow tiles add every kWays-th entry
 // into a sum of its own, so that an addition does not wait for the last one.
@@ -48,13 +50,14 @@ CK_INLINE void row_tile(const SparseRows& a, int64_t row, const T* b, Stride str
   }
 }
 
-// Columns [0, count) of rows [first, last), at least one vector of them; the last vector overlaps the one before where it must.
+// Columns [0, count) of rows [first, last), at least one vector of them, to y and behind; the last vector overlaps the one before where
+// it must.
 template <typename T, typename Stride>
 void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b, Stride stride,
                    int64_t count, T* y, int64_t y_stride) {
   constexpr int L = kLanes<T>;
   for (int64_t i = first; i < last; ++i) {
-    T* out = y + i * y_stride;
+    T* out = y + (i - first) * y_stride;
     int64_t k = 0;
     for (; k + kSparseTile * L <= count; k += kSparseTile * L)
       row_tile<kSparseTile>(a, i, b + k, stride, out + k);
@@ -64,14 +67,31 @@ void multiply_rows(const SparseRows& a, int64_t first, int64_t last, const T* b,
   }
 }
 
-// count columns of every row, from rows `from_stride` apart to rows `to_stride` apart; zeros behind them up to width.
-template <typename T>
-void copy_columns(const T* from, int64_t from_stride, int64_t rows, int64_t count, T* to,
-                  int64_t to_stride, int64_t width) {
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(from + r * from_stride, count, to + r * to_stride);
-    std::fill(to + r * to_stride + count, to + r * to_stride + width, T{0});
+// A line of W numbers: `count` of them copied, zeros behind.
+template <int64_t W, typename T>
+CK_INLINE void copy_line(const T* from, int64_t count, T* to) {
+  if (count == W) {
+    for (int64_t k = 0; k < W; ++k) to[k] = from[k];
+  } else {
+    std::copy_n(from, count, to);
+    std::fill(to + count, to + W, T{0});
   }
+}
+
+// `count` columns of rows that are `stride` apart, as lines of W numbers that lie together.
+template <int64_t W, typename T>
+void pack_columns(const T* from, int64_t stride, int64_t rows, int64_t count, T* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = from + r * stride;
+    __builtin_prefetch(row + kAhead * stride);
+    copy_line<W>(row, count, to + r * W);
+  }
+}
+
+// The first `count` numbers of lines of W to rows that are `stride` apart.
+template <int64_t W, typename T>
+void unpack_columns(const T* from, int64_t rows, int64_t count, T* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * W, count, to + r * stride);
 }
 
 // The first `count` columns of a slab whose rows lie together, times the matrix, to rows y_stride apart. scratch [rows, kSlab] is
@@ -84,7 +104,7 @@ void multiply_slab(const SparseRows& a, const T* slab, int64_t count, T* scratch
     multiply_rows(a, 0, a.rows, slab, width, width, y, y_stride);
   } else {
     multiply_rows(a, 0, a.rows, slab, width, width, scratch, width);
-    copy_columns(scratch, width, a.rows, count, y, y_stride, count);
+    unpack_columns<width>(scratch, a.rows, count, y, y_stride);
   }
 }
 
