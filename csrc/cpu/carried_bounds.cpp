@@ -119,7 +119,7 @@ Tensor carried_bounds(const Tensor& z, const Tensor& before, const Tensor& centr
   check_vector(second, n, real, "second");
   const Tensor mu = torch::stable::contiguous(centroids), t = torch::stable::contiguous(origin);
   const Tensor y = checked_labels(labels, n, c), far = torch::stable::contiguous(second);
-  for (int64_t i = 0; i < n; ++i) CK_CHECK(pointer<int64_t>(y)[i] >= 0, "labels must not be -1");
+  CK_CHECK(range_of<int64_t>(y).lies_in(0, c), "labels must not be -1");
   Tensor bounds = new_matrix(z, 3, n, real);
   CK_KERNEL(carried_bounds_fwd)
   (view(z), view(before),

@@ -1,9 +1,10 @@
 // Dense product  C = A B:  C_ij = sum_p A_ip B_pj,  for matrices or for stacks of them, one after another.
 //
-// The inner dimension goes by in slices. Those of B are packed into panels of kColumns columns; a tile of kRows rows of A runs over a
-// panel with its sums in registers. Rows of A that lie along p are read where they are; a transposed A (the gradient of a weight) is
-// packed as well. The slices depend on the shape alone, are summed along p by one thread and added up in order: the same bits for any
-// number of threads. A slice of B fits into the second cache of the CPUs that have AVX-512; elsewhere a block of rows shares each panel.
+// The inner dimension goes by in slices, and a tile of kRows rows of A runs over a panel of kColumns columns of B with its sums in registers.
+// Where rows of A lie along p, they are read where they are, and the slice of B is packed into panels; it fits into the second cache of
+// the CPUs that have AVX-512, elsewhere a block of rows shares each panel. A transposed A (the gradient of a weight) has its kRows numbers
+// of a step together already, as B its columns: slices short enough for the cache are read where they lie. The slices depend on the shape
+// alone, are summed along p by one thread and added up in order: the same bits for any number of threads.
 #include "common/isa.h"
 #include "cpu/tile.h"
 
@@ -37,14 +38,40 @@ template <typename T>
 constexpr int64_t kColumns = kVectors * kLanes<T>;
 template <typename T>
 constexpr int64_t kSlice = 2048 / sizeof(T);
+template <typename T>
+constexpr int64_t kShortSlice = 512 / sizeof(T);
 
-// Adds R rows of a slice times a panel to c, or puts them there; a's rows are `row` apart, its steps along p `step`.
-template <int R, typename T, typename Row, typename Step>
-__attribute__((noinline)) void tile(const T* a, Row row, Step step, const T* panel, int64_t depth,
+constexpr int64_t kAhead = 8;
+
+template <int64_t N>
+using Constant = std::integral_constant<int64_t, N>;
+
+// Where a tile reads: element (r, p) of A at a[r * row + p * step], columns of B at panel + p * next. Steps may be known to the compiler.
+template <typename T, typename Row, typename Step, typename Next>
+struct Operands {
+  const T* a;
+  Row row;
+  Step step;
+  const T* panel;
+  Next next;
+};
+
+// Adds R rows of a slice times a panel to c, or puts them there.
+template <int R, typename T, typename Row, typename Step, typename Next>
+__attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64_t depth,
                                     bool first, T* c, int64_t c_row) {
   constexpr int L = kLanes<T>;
   Vec<T> sum[R][kVectors] = {};
-  for (int64_t p = 0; p < depth; ++p, a += step, panel += kColumns<T>) {
+  const T *a = in.a, *panel = in.panel;
+  const Row row = in.row;
+  const Step step = in.step;
+  const Next next = in.next;
+  for (int64_t p = 0; p < depth; ++p, a += step, panel += next) {
+    if constexpr (std::is_same_v<Next, int64_t>) {
+      __builtin_prefetch(panel + kAhead * next);
+      if (kVectorBytes == 64) __builtin_prefetch(panel + kAhead * next + L);
+      __builtin_prefetch(a + kAhead * step);
+    }
     Vec<T> column[kVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) column[v] = load(panel + v * L);
@@ -69,9 +96,9 @@ __attribute__((noinline)) void tile(const T* a, Row row, Step step, const T* pan
 }
 
 // The same for up to kRows rows and kColumns columns; where columns are missing the tile works on a copy.
-template <typename T, typename Row, typename Step>
-void edge_tile(const T* a, Row row, Step step, const T* panel, int64_t depth, bool first, T* c,
-               int64_t c_row, int64_t rows, int64_t columns) {
+template <typename T, typename Row, typename Step, typename Next>
+__attribute__((noinline)) void edge_tile(Operands<T, Row, Step, Next> in, int64_t depth, bool first,
+                                         T* c, int64_t c_row, int64_t rows, int64_t columns) {
   T copy[kRows * kColumns<T>] = {};
   const bool whole = columns == kColumns<T>;
   T* out = whole ? c : copy;
@@ -79,83 +106,85 @@ void edge_tile(const T* a, Row row, Step step, const T* panel, int64_t depth, bo
   for (int64_t r = 0; r < rows && !whole; ++r)
     std::copy_n(c + r * c_row, columns, out + r * out_row);
   if (rows == kRows) {
-    tile<kRows>(a, row, step, panel, depth, first, out, out_row);
+    tile<kRows>(in, depth, first, out, out_row);
   } else {
-    for (int64_t r = 0; r < rows; ++r) {
-      tile<1>(a + r * row, row, step, panel, depth, first, out + r * out_row, out_row);
-    }
+    for (int64_t r = 0; r < rows; ++r, in.a += in.row)
+      tile<1>(in, depth, first, out + r * out_row, out_row);
   }
   for (int64_t r = 0; r < rows && !whole; ++r)
     std::copy_n(out + r * out_row, columns, c + r * c_row);
 }
 
-// Packs `count` lines of W of them a panel, [panel][p][line], zeros behind the last. Element (p, line) lies at
-// from[p * along + line * across].
-template <int64_t W, typename T>
-void pack(const T* from, int64_t along, int64_t across, int64_t depth, int64_t count, T* to) {
-  const int64_t panels = ceil_div(count, W);
+template <typename T, typename Row, typename Step, typename Next>
+CK_INLINE void any_tile(const Operands<T, Row, Step, Next>& in, int64_t depth, bool first, T* c,
+                        int64_t c_row, int64_t rows, int64_t columns) {
+  if (rows == kRows && columns == kColumns<T>) {
+    tile<kRows>(in, depth, first, c, c_row);
+  } else {
+    edge_tile(in, depth, first, c, c_row, rows, columns);
+  }
+}
+
+// Slices of `longest` at most, all of the same depth but the last.
+struct Slices {
+  int64_t count, depth, whole;
+  Slices(int64_t whole, int64_t longest)
+      : count(std::max<int64_t>(1, ceil_div(whole, longest))),
+        depth(ceil_div(whole, count)),
+        whole(whole) {}
+  int64_t begin(int64_t s) const { return s * depth; }
+  int64_t depth_of(int64_t s) const { return std::min(depth, whole - begin(s)); }
+};
+
+// Columns of B, `depth` of them long, from panel `first` to `last` as [panel][p][kColumns], zeros behind the last column.
+template <typename T>
+void pack(const Strided& b, const T* from, int64_t depth, int64_t columns, int64_t first,
+          int64_t last, T* to) {
+  constexpr int64_t W = kColumns<T>;
   const auto put = [&](int64_t panel, int64_t p) {
-    T* out = to + (panel * depth + p) * W;
-    const T* in = from + p * along + panel * W * across;
-    const int64_t width = std::min(W, count - panel * W);
-    if (across == 1 && width == W) {
+    T* out = to + ((panel - first) * depth + p) * W;
+    const T* in = from + p * b.row + panel * W * b.column;
+    const int64_t width = std::min(W, columns - panel * W);
+    if (b.column == 1 && width == W) {
       for (int64_t i = 0; i < W; ++i) out[i] = in[i];
     } else {
-      for (int64_t i = 0; i < W; ++i) out[i] = i < width ? in[i * across] : T{0};
+      for (int64_t i = 0; i < W; ++i) out[i] = i < width ? in[i * b.column] : T{0};
     }
   };
   // in the order of the memory read
-  if (across == 1) {
-    parallel(depth, [&](int64_t first, int64_t last) {
-      for (int64_t p = first; p < last; ++p) {
-        for (int64_t panel = 0; panel < panels; ++panel) put(panel, p);
+  if (b.column == 1) {
+    parallel(depth, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        for (int64_t panel = first; panel < last; ++panel) put(panel, p);
       }
     });
   } else {
-    parallel(panels, [&](int64_t first, int64_t last) {
-      for (int64_t panel = first; panel < last; ++panel) {
+    parallel(last - first, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = first + begin; panel < first + end; ++panel) {
         for (int64_t p = 0; p < depth; ++p) put(panel, p);
       }
     });
   }
 }
 
+// A's rows lie along p.
 template <typename T>
-void multiply(const Strided& a, const Strided& b, const ProductShape& shape, T* c) {
+void multiply_rows(const Strided& a, const Strided& b, const ProductShape& shape, T* c) {
   constexpr int64_t W = kColumns<T>;
   const T* left = static_cast<const T*>(a.values);
   const T* right = static_cast<const T*>(b.values);
-  const int64_t slices = std::max<int64_t>(1, ceil_div(shape.depth, kSlice<T>));
-  const int64_t slice = ceil_div(shape.depth, slices);
+  const Slices slices(shape.depth, kSlice<T>);
   const int64_t row_tiles = ceil_div(shape.rows, kRows), panels = ceil_div(shape.columns, W);
-  const bool transposed = a.column != 1;
-  const Buffer<T> packed_b(panels * W * slice);
-  const Buffer<T> packed_a(transposed ? row_tiles * kRows * slice : 0);
-  for (int64_t s = 0; s < slices; ++s) {
-    const int64_t begin = s * slice, depth = std::min(slice, shape.depth - begin);
-    pack<W>(right + begin * b.row, b.row, b.column, depth, shape.columns, packed_b.get());
-    if (transposed) {
-      pack<kRows>(left + begin * a.column, a.column, a.row, depth, shape.rows, packed_a.get());
-    }
+  const Buffer<T> packed(panels * W * slices.depth);
+  for (int64_t s = 0; s < slices.count; ++s) {
+    const int64_t begin = slices.begin(s), depth = slices.depth_of(s);
+    pack(b, right + begin * b.row, depth, shape.columns, 0, panels, packed.get());
     const auto one = [&](int64_t t, int64_t panel) {
       const int64_t i = t * kRows, j = panel * W;
-      const int64_t rows = std::min<int64_t>(kRows, shape.rows - i);
-      const T* columns = packed_b.get() + j * depth;
-      T* out = c + i * shape.columns + j;
-      const auto run = [&](const T* from, auto row, auto step) {
-        if (rows == kRows && j + W <= shape.columns) {
-          tile<kRows>(from, row, step, columns, depth, s == 0, out, shape.columns);
-        } else {
-          edge_tile(from, row, step, columns, depth, s == 0, out, shape.columns, rows,
-                    std::min(W, shape.columns - j));
-        }
-      };
-      if (transposed) {
-        run(packed_a.get() + i * depth, std::integral_constant<int64_t, 1>{},
-            std::integral_constant<int64_t, kRows>{});
-      } else {
-        run(left + begin + i * a.row, a.row, std::integral_constant<int64_t, 1>{});
-      }
+      const Operands<T, int64_t, Constant<1>, Constant<W>> in{
+          left + begin + i * a.row, a.row, {}, packed.get() + j * depth, {}};
+      any_tile(in, depth, s == 0, c + i * shape.columns + j, shape.columns,
+               std::min<int64_t>(kRows, shape.rows - i), std::min(W, shape.columns - j));
     };
     parallel(row_tiles, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; block += kShared) {
@@ -165,6 +194,43 @@ void multiply(const Strided& a, const Strided& b, const ProductShape& shape, T* 
       }
     });
   }
+}
+
+// A's columns lie along p, and B's rows across; only columns that do not fill a panel are packed.
+template <typename T>
+void multiply_columns(const Strided& a, const Strided& b, const ProductShape& shape, T* c) {
+  constexpr int64_t W = kColumns<T>;
+  const T* left = static_cast<const T*>(a.values);
+  const T* right = static_cast<const T*>(b.values);
+  const Slices slices(shape.depth, kShortSlice<T>);
+  const int64_t whole = shape.columns / W, rest = shape.columns - whole * W;
+  const Buffer<T> packed(rest > 0 ? W * shape.depth : 0);
+  if (rest > 0) pack(b, right, shape.depth, shape.columns, whole, whole + 1, packed.get());
+  parallel(ceil_div(shape.rows, kRows), [&](int64_t first, int64_t last) {
+    for (int64_t s = 0; s < slices.count; ++s) {
+      const int64_t begin = slices.begin(s), depth = slices.depth_of(s);
+      for (int64_t t = first; t < last; ++t) {
+        const int64_t i = t * kRows, rows = std::min<int64_t>(kRows, shape.rows - i);
+        const T* from = left + begin * a.column + i;
+        T* out = c + i * shape.columns;
+        for (int64_t j = 0; j < whole * W; j += W) {
+          const Operands<T, Constant<1>, int64_t, int64_t> in{
+              from, {}, a.column, right + begin * b.row + j, b.row};
+          any_tile(in, depth, s == 0, out + j, shape.columns, rows, W);
+        }
+        if (rest > 0) {
+          const Operands<T, Constant<1>, int64_t, int64_t> in{
+              from, {}, a.column, packed.get() + begin * W, W};
+          any_tile(in, depth, s == 0, out + whole * W, shape.columns, rows, rest);
+        }
+      }
+    }
+  });
+}
+
+template <typename T>
+void multiply(const Strided& a, const Strided& b, const ProductShape& shape, T* c) {
+  a.column == 1 ? multiply_rows(a, b, shape, c) : multiply_columns(a, b, shape, c);
 }
 
 }  // namespace
@@ -215,7 +281,9 @@ Tensor dense_product(const Tensor& a, const Tensor& b) {
            shape.depth, " rows, and as many matrices as a");
   Tensor c = stack ? new_tensor(a, {count, shape.rows, shape.columns}, t)
                    : new_matrix(a, shape.rows, shape.columns, t);
-  const Tensor left = strided(a), right = strided(b);
+  const Tensor left = strided(a);
+  const bool along = elements_of(left, 0).column == 1;
+  const Tensor right = along ? strided(b) : torch::stable::contiguous(b);
   for (int64_t i = 0; i < count; ++i) {
     CK_KERNEL(dense_product_fwd)
     (elements_of(left, i), elements_of(right, i), shape, t == ScalarType::Double,

@@ -305,11 +305,9 @@ namespace {
 void check_rows(const Tensor& index, int64_t low, int64_t high, const char* name) {
   CK_CHECK(index.scalar_type() == ScalarType::Long && index.is_contiguous(), name,
            " must be contiguous int64");
-  for (int64_t i = 0; i < index.numel(); ++i) {
-    const int64_t value = pointer<int64_t>(index)[i];
-    CK_CHECK(value >= low && value < high, name, " must lie in [", low, ", ", high, "), got ",
-             value);
-  }
+  const Range found = range_of<int64_t>(index);
+  CK_CHECK(found.lies_in(low, high), name, " must lie in [", low, ", ", high, "), got ", found.low,
+           " to ", found.high);
 }
 
 Tensor kmedoids(const Tensor& data, std::optional<Tensor> weights, const Tensor& candidates,

@@ -365,11 +365,9 @@ std::tuple<Tensor, Tensor, Tensor> lloyd(const Tensor& z, std::optional<Tensor> 
   check_matrix(bounds, 3, n, real, "bounds");
   CK_CHECK(labels.is_contiguous() && bounds.is_contiguous(),
            "labels and bounds must be contiguous");
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t label = pointer<int64_t>(labels)[i];
-    CK_CHECK(label >= -1 - c && label < c, "labels must lie in [-1, ", c,
-             ") or be -2 minus a guess, got ", label);
-  }
+  const Range found = range_of<int64_t>(labels);
+  CK_CHECK(found.lies_in(-1 - c, c), "labels must lie in [-1, ", c,
+           ") or be -2 minus a guess, got ", found.low, " to ", found.high);
   const std::optional<Tensor> w = checked_weights(weights, z);
   const Tensor mu = torch::stable::contiguous(centroids), old = torch::stable::contiguous(previous);
   const Tensor t = torch::stable::contiguous(origin);

@@ -68,9 +68,8 @@ Tensor silhouette_backward(const Tensor& grad_own, const Tensor& grad_other, con
   check_vector(grad_other, n, compute_type(z), "grad_other");
   check_vector(nearest, n, ScalarType::Int, "nearest");
   const Tensor y = checked_labels(labels, n, c), k = torch::stable::contiguous(nearest);
-  for (int64_t u = 0; u < n; ++u) {
-    CK_CHECK(pointer<int32_t>(k)[u] < c, "nearest must be below ", c);
-  }
+  const Range found = range_of<int32_t>(k);
+  CK_CHECK(found.high < c, "nearest must be below ", c, ", got ", found.high);
   const Tensor p = torch::stable::contiguous(grad_own), q = torch::stable::contiguous(grad_other);
   Tensor dz = new_matrix(z, n, z.size(1), z.scalar_type());
   Progress progress;

@@ -132,14 +132,9 @@ struct SparseTensors {
     const int64_t* p = pointer<int64_t>(pointers);
     CK_CHECK(p[0] == 0 && p[rows] == entries, "pointers must run from 0 to the number of values");
     for (int64_t i = 0; i < rows; ++i) CK_CHECK(p[i] <= p[i + 1], "pointers must not fall");
-    const int32_t* column = pointer<int32_t>(columns);
-    int32_t low = 0, high = -1;
-    for (int64_t i = 0; i < entries; ++i) {
-      low = std::min(low, column[i]);
-      high = std::max(high, column[i]);
-    }
-    CK_CHECK(low >= 0 && high < width, "columns must lie in [0, ", width, "), got ", low, " to ",
-             high);
+    const Range found = range_of<int32_t>(columns);
+    CK_CHECK(found.lies_in(0, width), "columns must lie in [0, ", width, "), got ", found.low,
+             " to ", found.high);
   }
   SparseRows view() const {
     return {pointers.size(0) - 1, pointer<int64_t>(pointers), pointer<int32_t>(columns),

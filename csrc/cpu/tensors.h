@@ -37,18 +37,32 @@ inline Tensor new_matrix(const Tensor& like, int64_t rows, int64_t columns, Scal
   return new_tensor(like, {rows, columns}, dtype);
 }
 
+// The least and the greatest of contiguous integers; 0 and -1 where there are none.
+struct Range {
+  int64_t low = 0, high = -1;
+  bool lies_in(int64_t from, int64_t to) const { return high < low || (low >= from && high < to); }
+};
+
+template <typename T>
+Range range_of(const Tensor& x) {
+  const T* p = pointer<T>(x);
+  const int64_t count = x.numel();
+  if (count == 0) return {};
+  T low = p[0], high = p[0];
+  for (int64_t i = 1; i < count; ++i) {
+    low = std::min(low, p[i]);
+    high = std::max(high, p[i]);
+  }
+  return {low, high};
+}
+
 // Labels as contiguous int64, each in [-1, clusters).
 inline Tensor checked_labels(const Tensor& labels, int64_t n, int64_t clusters) {
   check_vector(labels, n, ScalarType::Long, "labels");
   Tensor y = torch::stable::contiguous(labels);
-  const int64_t* p = pointer<int64_t>(y);
-  int64_t low = 0, high = -1;
-  for (int64_t i = 0; i < n; ++i) {
-    low = std::min(low, p[i]);
-    high = std::max(high, p[i]);
-  }
-  CK_CHECK(low >= -1 && high < clusters, "labels must lie in [-1, ", clusters, "), got ", low,
-           " to ", high);
+  const Range found = range_of<int64_t>(y);
+  CK_CHECK(found.lies_in(-1, clusters), "labels must lie in [-1, ", clusters, "), got ", found.low,
+           " to ", found.high);
   return y;
 }
 
@@ -56,11 +70,9 @@ inline Tensor checked_labels(const Tensor& labels, int64_t n, int64_t clusters) 
 inline void check_indices(const Tensor& x, int64_t n, int64_t clusters, const char* name) {
   check_vector(x, n, ScalarType::Int, name);
   CK_CHECK(x.is_contiguous(), name, " must be contiguous");
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t value = pointer<int32_t>(x)[i];
-    CK_CHECK(value >= -1 && value < clusters, name, " must lie in [-1, ", clusters, "), got ",
-             value);
-  }
+  const Range found = range_of<int32_t>(x);
+  CK_CHECK(found.lies_in(-1, clusters), name, " must lie in [-1, ", clusters, "), got ", found.low,
+           " to ", found.high);
 }
 
 inline void set_element(const Tensor& x, int64_t i, double value) {
@@ -105,12 +117,9 @@ inline int64_t resolve_clusters(const Tensor& labels, int64_t num_clusters) {
   if (num_clusters > 0) return num_clusters;
   CK_CHECK(labels.dim() == 1, "labels must be of shape (n,)");
   const Tensor y = torch::stable::contiguous(labels);
-  int64_t high = 0;
-  for (int64_t i = 0; i < y.size(0); ++i) {
-    const bool wide = y.scalar_type() == ScalarType::Long;
-    high = std::max(high, wide ? pointer<int64_t>(y)[i] : int64_t{pointer<int32_t>(y)[i]});
-  }
-  return high + 1;
+  const Range found =
+      y.scalar_type() == ScalarType::Long ? range_of<int64_t>(y) : range_of<int32_t>(y);
+  return std::max<int64_t>(0, found.high) + 1;
 }
 
 }  // namespace ck
