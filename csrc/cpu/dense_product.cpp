@@ -2,9 +2,9 @@
 //
 // The inner dimension goes by in slices, and a tile of kRows rows of A runs over a panel of kColumns columns of B with its sums in registers.
 // Where rows of A lie along p, they are read where they are, and the slice of B is packed into panels; it fits into the second cache of
-// the CPUs that have AVX-512, elsewhere a block of rows shares each panel. A transposed A (the gradient of a weight) has its kRows numbers
-// of a step together already, as B its columns: slices short enough for the cache are read where they lie. The slices depend on the shape
-// alone, are summed along p by one thread and added up in order: the same bits for any number of threads.
+// the CPUs that have AVX-512, elsewhere a block of rows shares each panel. With a transposed A (the gradient of a weight) it is the tile
+// that is packed, and B, whose columns lie together, is read where it is, in slices short enough to stay in the cache. The slices depend
+// on the shape alone, are summed along p by one thread and added up in order: the same bits for any number of threads.
 #include "common/isa.h"
 #include "cpu/tile.h"
 
@@ -41,6 +41,7 @@ constexpr int64_t kSlice = 2048 / sizeof(T);
 template <typename T>
 constexpr int64_t kShortSlice = 512 / sizeof(T);
 
+// Steps along p that are fetched ahead where they lie apart.
 constexpr int64_t kAhead = 8;
 
 template <int64_t N>
@@ -70,7 +71,6 @@ __attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64
     if constexpr (std::is_same_v<Next, int64_t>) {
       __builtin_prefetch(panel + kAhead * next);
       if (kVectorBytes == 64) __builtin_prefetch(panel + kAhead * next + L);
-      __builtin_prefetch(a + kAhead * step);
     }
     Vec<T> column[kVectors];
 #pragma GCC unroll 2
@@ -196,7 +196,20 @@ void multiply_rows(const Strided& a, const Strided& b, const ProductShape& shape
   }
 }
 
-// A's columns lie along p, and B's rows across; only columns that do not fill a panel are packed.
+// Up to kRows numbers of every step along p, `along` apart, as to[p][kRows]; zeros behind the last.
+template <typename T>
+void take_tile(const T* from, int64_t along, int64_t depth, int64_t rows, T* to) {
+  for (int64_t p = 0; p < depth; ++p, from += along, to += kRows) {
+    __builtin_prefetch(from + kAhead * along);
+    if (rows == kRows) {
+      for (int64_t r = 0; r < kRows; ++r) to[r] = from[r];
+    } else {
+      for (int64_t r = 0; r < kRows; ++r) to[r] = r < rows ? from[r] : T{0};
+    }
+  }
+}
+
+// A's columns lie along p, and B's rows across. Of B only the columns that do not fill a panel are packed.
 template <typename T>
 void multiply_columns(const Strided& a, const Strided& b, const ProductShape& shape, T* c) {
   constexpr int64_t W = kColumns<T>;
@@ -207,22 +220,19 @@ void multiply_columns(const Strided& a, const Strided& b, const ProductShape& sh
   const Buffer<T> packed(rest > 0 ? W * shape.depth : 0);
   if (rest > 0) pack(b, right, shape.depth, shape.columns, whole, whole + 1, packed.get());
   parallel(ceil_div(shape.rows, kRows), [&](int64_t first, int64_t last) {
+    alignas(64) T taken[kRows * kShortSlice<T>];
     for (int64_t s = 0; s < slices.count; ++s) {
       const int64_t begin = slices.begin(s), depth = slices.depth_of(s);
       for (int64_t t = first; t < last; ++t) {
         const int64_t i = t * kRows, rows = std::min<int64_t>(kRows, shape.rows - i);
-        const T* from = left + begin * a.column + i;
         T* out = c + i * shape.columns;
-        for (int64_t j = 0; j < whole * W; j += W) {
-          const Operands<T, Constant<1>, int64_t, int64_t> in{
-              from, {}, a.column, right + begin * b.row + j, b.row};
-          any_tile(in, depth, s == 0, out + j, shape.columns, rows, W);
-        }
-        if (rest > 0) {
-          const Operands<T, Constant<1>, int64_t, int64_t> in{
-              from, {}, a.column, packed.get() + begin * W, W};
-          any_tile(in, depth, s == 0, out + whole * W, shape.columns, rows, rest);
-        }
+        take_tile(left + begin * a.column + i, a.column, depth, rows, taken);
+        const auto run = [&](const T* panel, int64_t next, int64_t j, int64_t columns) {
+          const Operands<T, Constant<1>, Constant<kRows>, int64_t> in{taken, {}, {}, panel, next};
+          any_tile(in, depth, s == 0, out + j, shape.columns, rows, columns);
+        };
+        for (int64_t j = 0; j < whole * W; j += W) run(right + begin * b.row + j, b.row, j, W);
+        if (rest > 0) run(packed.get() + begin * W, W, whole * W, rest);
       }
     }
   });
