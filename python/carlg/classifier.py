@@ -6,21 +6,25 @@ For every fold, penalty C and class, with y in {-1, 1} and a constant feature 1 
 
 Newton's method with conjugate gradients. Dense features are first rotated into the eigenvectors of X^T X, where the diagonal
 1 + C mean(p (1 - p)) lambda_j is a close preconditioner for all problems at once. Solved problems leave the batch, those whose direction
-is found leave the conjugate gradients.
+is found leave the conjugate gradients. The penalties go up in groups: over log C the weights are nearly straight lines, so that each group
+starts from the last two solutions and needs a step or two.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from carlg.propagation import build_csr, multiply, transpose
+from carlg.propagation import SparseMatrix, build_csr, multiply, short_columns, transpose
 from carlg_kernels.ops.dense_product import dense_product
 
 PENALTIES = tuple(2.0**k for k in range(-10, 11))
-# Wide sparse features go up the grid in groups; small C are solved in a step or two, so the first group is long.
-_GROUP = 4
-_GROUPS = (PENALTIES[:9], *(PENALTIES[i : i + _GROUP] for i in range(9, 21, _GROUP)))
+# Small C are solved in a step or two, so the first group is long.
+_GROUPS = (PENALTIES[:5], *(PENALTIES[i : i + 2] for i in range(5, len(PENALTIES), 2)))
+# So many C in a row with a score below the best end the search. Up to _SMALL none does: there the scores start as the share of the largest
+# class, and fall before they rise.
+_PATIENCE, _SMALL = 4, 1.0
 # The last fit is one problem a class and decides alone, so it is solved further than the grid.
 _FINAL = 0.1
 # Share of the problems of a batch up to which those still at work are moved to a batch of their own.
@@ -64,8 +68,10 @@ class DenseDesign:
     def adjoint(self, values: Tensor) -> Tensor:
         return dense_product(self.transposed, values)
 
-    def decide(self, weights: Tensor, rows: Tensor) -> Tensor:
-        return dense_product(self.every[rows], weights)
+    def decisions(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """Of weights on other rows of every fold."""
+        taken = self.every[rows]
+        return lambda weights: dense_product(taken, weights)
 
 
 class SparseDesign:
@@ -74,9 +80,9 @@ class SparseDesign:
     def __init__(self, x: Tensor, rows: Tensor) -> None:
         self.source = x
         self.shape = (rows.shape[0], x.shape[1] + 1)
-        self.matrix = self._blocks(rows)
-        self.transposed = transpose(self.matrix)
-        squares = torch.zeros(self.matrix.shape[1]).index_add_(0, self.matrix.col_indices(), self.matrix.values().square())
+        blocks = self._blocks(rows)
+        self.matrix = SparseMatrix(blocks, transpose(blocks))
+        squares = torch.zeros(blocks.shape[1]).index_add_(0, blocks.col_indices(), blocks.values().square())
         self.squares = squares.view(self.shape)
 
     def _blocks(self, rows: Tensor) -> Tensor:
@@ -95,13 +101,16 @@ class SparseDesign:
         )
 
     def product(self, weights: Tensor) -> Tensor:
-        return multiply(self.matrix, weights.flatten(0, 1)).unflatten(0, (self.shape[0], -1))
+        return self.matrix.product(weights.flatten(0, 1), transposed=False).unflatten(0, (self.shape[0], -1))
 
     def adjoint(self, values: Tensor) -> Tensor:
-        return multiply(self.transposed, values.flatten(0, 1)).unflatten(0, self.shape)
+        return self.matrix.product(values.flatten(0, 1), transposed=True).unflatten(0, self.shape)
 
-    def decide(self, weights: Tensor, rows: Tensor) -> Tensor:
-        return multiply(self._blocks(rows), weights.flatten(0, 1)).unflatten(0, tuple(rows.shape))
+    def decisions(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """Of weights on other rows of every fold."""
+        blocks = self._blocks(rows)
+        columns = short_columns(blocks)
+        return lambda weights: multiply(blocks, weights.flatten(0, 1), columns).unflatten(0, tuple(rows.shape))
 
 
 def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -241,34 +250,42 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
     return torch.nn.functional.one_hot(y, classes).to(torch.float32)
 
 
+def climb(features: Design, hot: Tensor, tolerance: float = 1e-4) -> Iterator[tuple[float, Tensor]]:
+    """Every C of :data:`PENALTIES` and its weights (folds, features, classes) for the targets ``hot`` (folds, m, classes)."""
+    classes = hot.shape[2]
+    known: list[Tensor] = []
+    for group in _GROUPS:
+        start = None
+        if known:
+            last, step = known[-1], known[-1] - known[-2]
+            start = torch.cat([last + (i + 1) * step for i in range(len(group))], 2)
+        penalties = torch.tensor(group).repeat_interleave(classes)
+        known = list(solve(features, hot.repeat(1, 1, len(group)), penalties, start, tolerance).split(classes, 2))
+        yield from zip(group, known, strict=True)
+
+
 def fit_grid(x: Tensor | Rotated, y: Tensor, rows: Tensor, classes: int) -> tuple[DenseDesign | SparseDesign, Tensor]:
     """Weights (folds, features, penalties x classes) for every C of :data:`PENALTIES` on the rows (folds, m) of prepared features."""
     features = design(x, rows)
-    targets = one_hot(y[rows], classes).repeat(1, 1, len(PENALTIES))
-    penalties = torch.tensor(PENALTIES).repeat_interleave(classes)
-    return features, solve(features, targets, penalties)
+    return features, torch.cat([weights for _, weights in climb(features, one_hot(y[rows], classes))], 2)
 
 
-def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held_hot: Tensor, tolerance: float) -> float:
-    """The C with the best subset accuracy on the held-out rows (folds, m), ties to the smallest.
+def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held_hot: Tensor, tolerance: float) -> tuple[float, Tensor]:
+    """The C with the best subset accuracy on the held-out rows (folds, m), ties to the smallest, and its weights.
 
-    Dense features solve the whole grid at once, which makes the widest products. With sparse ones the vectors are the cost, so C rises
-    in groups that start from the last solution. Once a whole group scores below the best before it, larger C are not tried.
+    C rises until it no longer pays.
     """
-    classes = hot.shape[2]
-    scores: list[float] = []
-    start = None
-    for group in _GROUPS if isinstance(features, SparseDesign) else (PENALTIES,):
-        penalties = torch.tensor(group).repeat_interleave(classes)
-        weights = solve(features, hot.repeat(1, 1, len(group)), penalties, start, tolerance)
-        decisions = features.decide(weights, held).unflatten(2, (len(group), classes))
-        exact = ((decisions > 0) == held_hot.bool()[:, :, None, :]).all(3)
-        found = exact.double().mean((0, 1)).tolist()
-        if scores and max(scores) > 0 and max(found) < max(scores):
+    decide = features.decisions(held)
+    best, score, kept, worse = PENALTIES[0], -1.0, hot, 0
+    for penalty, weights in climb(features, hot, tolerance):
+        exact = ((decide(weights) > 0) == held_hot.bool()).all(2)
+        found = float(exact.double().mean())
+        worse = worse + 1 if penalty > _SMALL and found < score else 0
+        if found > score:
+            best, score, kept = penalty, found, weights
+        if worse == _PATIENCE:
             break
-        scores += found
-        start = weights[:, :, -classes:].repeat(1, 1, _GROUP)
-    return PENALTIES[scores.index(max(scores))]
+    return best, kept
 
 
 def search_and_fit(
@@ -289,7 +306,8 @@ def search_and_fit(
     order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2
     inner, outer = train[order[:, :half]], train[order[:, half:]]
-    best = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)
+    best, found = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)
     final = design(x, train[None])
-    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), tolerance=_FINAL * tolerance)
-    return final.decide(fitted, test[None])[0].argmax(1), best
+    start = found.mean(0, keepdim=True)
+    fitted = solve(final, one_hot(y[train], classes)[None], torch.full((classes,), best), start, _FINAL * tolerance)
+    return final.decisions(test[None])(fitted)[0].argmax(1), best

@@ -93,7 +93,7 @@ def _classify_masks(x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
         train, val = (m[:, split].nonzero().flatten() for m in (graph.train_masks, graph.val_masks))
         fitted, weights = fit_grid(features, y, train[None], classes)
         rest = torch.cat([val, test])
-        decisions = fitted.decide(weights, rest[None])[0].unflatten(1, (len(PENALTIES), classes))
+        decisions = fitted.decisions(rest[None])(weights)[0].unflatten(1, (len(PENALTIES), classes))
         right = (decisions.argmax(2) == y[rest][:, None]).double()
         on_val, on_test = right[: len(val)].mean(0), right[len(val) :].mean(0)
         best = int(on_val.argmax())

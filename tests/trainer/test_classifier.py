@@ -32,7 +32,7 @@ def test_same_decisions_as_liblinear(sparse, c):
     rows = torch.arange(200)[None]
     features = design(prepare(csr_tensor(x.numpy()) if sparse else x, rows[0]), rows)
     weights = solve(features, one_hot(y[rows], 4), torch.full((4,), c), tolerance=1e-5)
-    got = features.decide(weights, torch.arange(200, 300)[None])[0]
+    got = features.decisions(torch.arange(200, 300)[None])(weights)[0]
     for k in range(4):
         fit = _liblinear(x[:200].numpy(), (y[:200] == k).numpy(), c)
         expected = fit.decision_function(x[200:].numpy())
@@ -46,9 +46,9 @@ def test_folds_and_penalties_are_independent():
     rows = torch.stack([torch.randperm(300, generator=generator)[:120] for _ in range(3)])
     x = prepare(x, torch.arange(300))
     features, weights = fit_grid(x, y, rows, 4)
-    together = features.decide(weights, rows).unflatten(2, (len(PENALTIES), 4))
+    together = features.decisions(rows)(weights).unflatten(2, (len(PENALTIES), 4))
     alone, single = fit_grid(x, y, rows[1:2], 4)
-    apart = alone.decide(single, rows[1:2]).unflatten(2, (len(PENALTIES), 4))
+    apart = alone.decisions(rows[1:2])(single).unflatten(2, (len(PENALTIES), 4))
     agree = (together[1].argmax(2) == apart[0].argmax(2)).float().mean()
     assert agree > 0.998
 
@@ -109,3 +109,47 @@ def test_rows_that_take_no_part_do_not_matter():
     assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
     with pytest.raises(ValueError, match="must be finite"):
         prepare(x, torch.arange(281))
+
+
+def _scores(x, y, train, classes, seed, folds=5):
+    """Subset accuracy of every C, each solved from zero, on the folds that search_and_fit draws."""
+    generator = torch.Generator().manual_seed(seed)
+    orders = torch.stack([torch.randperm(len(train), generator=generator) for _ in range(folds)])
+    half = len(train) // 2
+    inner, outer = train[orders[:, :half]], train[orders[:, half:]]
+    features = design(x, inner)
+    right = one_hot(y[outer], classes).bool()
+    solved = (solve(features, one_hot(y[inner], classes), torch.full((classes,), c)) for c in PENALTIES)
+    return [float(((features.decisions(outer)(w) > 0) == right).all(2).double().mean()) for w in solved]
+
+
+def test_scores_that_fall_before_they_rise_do_not_end_the_search():
+    """At small C the largest class alone is found; its share is lost before the others are told apart."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 540 + [1] * 276 + [2] * 184)[torch.randperm(1000, generator=generator)]
+    words = torch.rand(3, 200, generator=generator) < 0.1
+    x = (torch.rand(1000, 200, generator=generator) < 0.05 + 0.15 * words[y]).float()
+    x = prepare(csr_tensor(torch.nn.functional.normalize(x).numpy()), torch.arange(1000))
+    train = torch.arange(400)
+    scores = _scores(x, y, train, 3, seed=3)
+    fallen = [c for c in range(21) if scores[c] < max(scores[:c], default=0) and c < scores.index(max(scores))]
+    assert len(fallen) >= 4
+    _, chosen = search_and_fit(x, y, train, torch.arange(400, 1000), 3, torch.Generator().manual_seed(3))
+    # a held-out row on the boundary of a class may fall on either side
+    assert scores[PENALTIES.index(chosen)] >= max(scores) - 2 / 1000
+
+
+def test_larger_penalties_are_not_tried_once_they_do_not_pay(monkeypatch):
+    x, y = _points(n=400, d=60, noise=3.0, seed=4)
+    x, train = prepare(x, torch.arange(400)), torch.arange(200)
+    scores = _scores(x, y, train, 4, seed=5)
+    tried = []
+
+    def watched(features, positive, penalties, *rest):
+        tried.extend(penalties.tolist())
+        return solve(features, positive, penalties, *rest)
+
+    monkeypatch.setattr("carlg.classifier.solve", watched)
+    _, chosen = search_and_fit(x, y, train, torch.arange(200, 400), 4, torch.Generator().manual_seed(5))
+    assert chosen == PENALTIES[scores.index(max(scores))] <= 2.0**4
+    assert max(tried) < PENALTIES[-1]
