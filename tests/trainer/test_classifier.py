@@ -140,8 +140,8 @@ def test_scores_that_fall_before_they_rise_do_not_end_the_search():
 
 
 def test_larger_penalties_are_not_tried_once_they_do_not_pay(monkeypatch):
-    x, y = _points(n=400, d=60, noise=3.0, seed=4)
-    x, train = prepare(x, torch.arange(400)), torch.arange(200)
+    x, y = _points(n=800, d=60, noise=4.0, seed=4)
+    x, train = prepare(x, torch.arange(800)), torch.arange(400)
     scores = _scores(x, y, train, 4, seed=5)
     tried = []
 
@@ -150,6 +150,6 @@ def test_larger_penalties_are_not_tried_once_they_do_not_pay(monkeypatch):
         return solve(features, positive, penalties, *rest)
 
     monkeypatch.setattr("carlg.classifier.solve", watched)
-    _, chosen = search_and_fit(x, y, train, torch.arange(200, 400), 4, torch.Generator().manual_seed(5))
-    assert chosen == PENALTIES[scores.index(max(scores))] <= 2.0**4
+    _, chosen = search_and_fit(x, y, train, torch.arange(400, 800), 4, torch.Generator().manual_seed(5))
+    assert chosen == PENALTIES[scores.index(max(scores))] == 2.0**3
     assert max(tried) < PENALTIES[-1]
