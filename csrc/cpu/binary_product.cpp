@@ -58,8 +58,9 @@ void fill_tables(const T* line, T* tables) {
 template <int k, typename T>
 CK_INLINE const T* find_entry(uint64_t row, const T* tables) {
   constexpr int kEntry = 6;
+  constexpr int kByte = std::endian::native == std::endian::little ? k : kCodes - 1 - k;
   static_assert(kSlab<T> * sizeof(T) == 1 << kEntry && kCodes == sizeof row);
-  const uint64_t offset = std::rotr(row, 8 * k - kEntry) & (((1 << kBits) - 1) << kEntry);
+  const uint64_t offset = std::rotr(row, 8 * kByte - kEntry) & (((1 << kBits) - 1) << kEntry);
   return reinterpret_cast<const T*>(
       reinterpret_cast<const char*>(tables + (k << kBits) * kSlab<T>) + offset);
 }
