@@ -70,7 +70,7 @@ __attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64
   for (int64_t p = 0; p < depth; ++p, a += step, panel += next) {
     if constexpr (std::is_same_v<Next, int64_t>) {
       __builtin_prefetch(panel + kAhead * next);
-      if (kVectorBytes == 64) __builtin_prefetch(panel + kAhead * next + L);
+      if (kColumns<T> * sizeof(T) > 64) __builtin_prefetch(panel + kAhead * next + L);
     }
     Vec<T> column[kVectors];
 #pragma GCC unroll 2

@@ -1,4 +1,4 @@
-"""L2-regularised one-vs-rest logistic regression, all penalties, folds and classes solved as one batched problem.
+"""L2-regularised one-vs-rest logistic regression, several penalties, all folds and all classes solved as one batched problem.
 
 For every fold, penalty C and class, with y in {-1, 1} and a constant feature 1 (penalised, as liblinear does):
 
@@ -6,8 +6,8 @@ For every fold, penalty C and class, with y in {-1, 1} and a constant feature 1 
 
 Newton's method with conjugate gradients. Dense features are first rotated into the eigenvectors of X^T X, where the diagonal
 1 + C mean(p (1 - p)) lambda_j is a close preconditioner for all problems at once. Solved problems leave the batch, those whose direction
-is found leave the conjugate gradients. The penalties go up in groups: over log C the weights are nearly straight lines, so that each group
-starts from the last two solutions and needs a step or two.
+is found leave the conjugate gradients. The penalties go up in groups, each started on the line that the last two solutions draw over log C:
+that is faster than the whole grid at once from zero, and large C need not be tried where they do not pay.
 """
 
 from collections.abc import Callable, Iterator
@@ -276,7 +276,8 @@ def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held
     C rises until it no longer pays.
     """
     decide = features.decisions(held)
-    best, score, kept, worse = PENALTIES[0], -1.0, hot, 0
+    best, score, worse = PENALTIES[0], -1.0, 0
+    kept = hot.new_zeros(*features.squares.shape, hot.shape[2])
     for penalty, weights in climb(features, hot, tolerance):
         exact = ((decide(weights) > 0) == held_hot.bool()).all(2)
         found = float(exact.double().mean())
