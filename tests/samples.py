@@ -121,6 +121,7 @@ def _layer_samples(dtype: torch.dtype) -> dict[str, list[tuple]]:
         "unit_rows": [(leaf, bias, 1e-12)],
         "unit_rows_backward": [(grad, unit, inverse)],
         "dense_product": [(leaf, torch.randn(6, 5, dtype=dtype)), (grad.t(), leaf), (grad, leaf.t()), (leaf[None], grad.t()[None])],
+        "strassen_product": [(leaf, torch.randn(6, 5, dtype=dtype)), (grad.t(), leaf), (leaf[None], grad.t()[None])],
         "sparse_product": [(*sparse, x)],
         "binary_product": [(*encode(torch.rand(9, 9) < 0.4), *sparse, False, x), (*encode(torch.rand(4, 3) < 0.4), *sparse, True, x)],
     }

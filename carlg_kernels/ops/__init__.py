@@ -21,6 +21,7 @@ from carlg_kernels.ops import (
     simplified_silhouette,
     sparse_product,
     squared_silhouette,
+    strassen_product,
     unit_rows,
     variance_ratio,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "simplified_silhouette",
     "sparse_product",
     "squared_silhouette",
+    "strassen_product",
     "unit_rows",
     "variance_ratio",
 ]

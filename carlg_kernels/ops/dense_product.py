@@ -5,6 +5,7 @@ BLAS inside torch, which does not use AVX-512 on every CPU that has it. Elsewher
 """
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,23 +29,28 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    a, b = ctx.saved_tensors
-    of_a = dense_product(grad, b.mT) if ctx.needs_input_grad[0] else None
-    of_b = dense_product(a.mT, grad) if ctx.needs_input_grad[1] else None
-    return of_a, of_b
+def register_product(name: str, reference: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """An operator (a, b) -> a b that is its own gradient's operator too."""
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        of_a = call(name, grad, b.mT) if ctx.needs_input_grad[0] else None
+        of_b = call(name, a.mT, grad) if ctx.needs_input_grad[1] else None
+        return of_a, of_b
+
+    register(
+        name,
+        "(Tensor a, Tensor b) -> Tensor",
+        reference=reference,
+        fake=_fake,
+        cpp=("cpu",) if _X86 else (),
+        triton=False,
+        setup_context=_save,
+        backward=backward,
+    )
 
 
-register(
-    "dense_product",
-    "(Tensor a, Tensor b) -> Tensor",
-    reference=reference.dense_product,
-    fake=_fake,
-    cpp=("cpu",) if _X86 else (),
-    triton=False,
-    setup_context=_save,
-    backward=_backward,
-)
+register_product("dense_product", reference.dense_product)
 
 
 def dense_product(a: Tensor, b: Tensor) -> Tensor:

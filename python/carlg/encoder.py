@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from carlg.config import ConfigError
 from carlg.propagation import Inputs
 from carlg.slabs import embed_in_slabs
-from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.norm_prelu import norm_prelu
+from carlg_kernels.ops.strassen_product import strassen_product
 from carlg_kernels.ops.unit_rows import unit_rows
 
 # Bytes of the widest activations from which on a layer is never held whole.
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
             raise ConfigError(f"the encoder reads {self.features} features, the graph has {inputs.num_features}")
         h = self.layers[0](inputs.first_product(self.layers[0].weight))
         for layer in list(self.layers)[1:]:
-            product = dense_product(h, layer.weight)
+            product = strassen_product(h, layer.weight)
             h = layer(inputs.adjacency @ product)
         return h
 
@@ -94,10 +94,10 @@ class Predictor(nn.Module):
     def forward(self, h: Tensor, normalize: bool = True) -> Tensor:
         if not self.hidden:
             return unit_rows(h, h.new_zeros(h.shape[1])) if normalize else h
-        hidden = norm_prelu(dense_product(h, self.first.weight.t()), self.first.bias, None, None, self.slope)
+        hidden = norm_prelu(strassen_product(h, self.first.weight.t()), self.first.bias, None, None, self.slope)
         if not normalize:
             return self.second(hidden)
-        return unit_rows(dense_product(hidden, self.second.weight.t()), self.second.bias)
+        return unit_rows(strassen_product(hidden, self.second.weight.t()), self.second.bias)
 
 
 def _published_names(place: int, norm: str) -> dict[str, str]:
