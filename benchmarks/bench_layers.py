@@ -6,7 +6,8 @@
 Limits in copies of a matrix (a read and a write, so half a copy each): graph LayerNorm and PReLU read x twice and write y, then read x and
 dy twice and write dx, 8 transfers or 4 copies; a bias and PReLU read x, write y, read x and dy, write dx, 2.5 copies; unit rows the same. The
 sparse product gathers a row an entry from the caches, so it is shown against torch alone. The dense product is the three products of a layer
-of 256 outputs (forward, by inputs, by weights), against the BLAS inside torch. The binary product is the first layer's, forward and by
+of 256 outputs (forward, by inputs, by weights), against the BLAS inside torch, and so is the Strassen product, its rate in flops of the
+dense one. The binary product is the first layer's, forward and by
 weights, of features of which a third is set: bits spread over the graph against torch's dense products with the features spread
 beforehand. Memory is kept between calls, as the trainer does.
 """
@@ -28,6 +29,7 @@ from carlg_kernels.ops.binary_product import binary_product, encode
 from carlg_kernels.ops.dense_product import dense_product
 from carlg_kernels.ops.norm_prelu import norm_prelu
 from carlg_kernels.ops.sparse_product import sparse_product
+from carlg_kernels.ops.strassen_product import strassen_product
 from carlg_kernels.ops.unit_rows import unit_rows
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
@@ -37,8 +39,9 @@ ENTRIES = 36
 OUTPUTS = 256
 FEATURES = 767
 # of a product, by rows and width; for bits those of the dense product that they stand for
-FLOPS = {"dense product": 6 * OUTPUTS, "binary product": 4 * FEATURES}
-PRODUCTS = ("dense product", "binary product", "sparse product")
+FLOPS = {"dense product": 6 * OUTPUTS, "Strassen product": 6 * OUTPUTS, "binary product": 4 * FEATURES}
+PRODUCTS = ("dense product", "Strassen product", "binary product", "sparse product")
+PEERS = {"Strassen product": "dense product, torch"}
 
 
 def eager_norm_prelu(x, bias, gain, shift, slope):
@@ -81,6 +84,7 @@ def functions(n: int, d: int) -> dict:
         "unit rows": both(lambda q: unit_rows(q, bias)),
         "unit rows, torch": both(lambda q: F.normalize(q + bias, dim=1)),
         "dense product": three(dense_product),
+        "Strassen product": three(strassen_product),
         "dense product, torch": three(torch.mm),
         "binary product": lambda: (
             binary_product(*codes, *sparse, False, first_weight),
@@ -98,7 +102,7 @@ def table(rows: list[dict]) -> str:
         best = {row["function"]: row["best_ms"] for row in rows if row["shape"] == shape}
         n, d = SHAPES[shape]
         for name in (*COPIES, *PRODUCTS):
-            ours, peer = best[name], best[f"{name}, torch"]
+            ours, peer = best[name], best[PEERS.get(name, f"{name}, torch")]
             limit = f"{COPIES[name] * best['copy']:.1f} ms ({COPIES[name]} copies)" if name in COPIES else ""
             if name in FLOPS:
                 work = 1e-6 * FLOPS[name] * n * d
