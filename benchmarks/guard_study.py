@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg import data, synthetic
@@ -89,7 +91,8 @@ RANDOM = (
 def untrained(graph: Graph, seed: int) -> dict[str, Any]:
     """Share of the dimensions that z spans, the probe's accuracy, and the variants whose guard holds."""
     trainer = Trainer(graph, recipe(seed=seed))
-    h = trainer.encoder.embed(trainer.inputs)
+    with torch.no_grad():
+        h = trainer.encoder(trainer.inputs)
     rank = effective_rank(trainer.predictor(h))
     probe = trainer.probe.score(h) if trainer.probe is not None else 0.0
     guarded = []

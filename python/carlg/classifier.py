@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from carlg.graph import take_rows
 from carlg.propagation import SparseMatrix, build_csr, multiply, short_columns, transpose
 from carlg_kernels.ops.dense_product import dense_product
 
@@ -111,23 +112,6 @@ class SparseDesign:
         blocks = self._blocks(rows)
         columns = short_columns(blocks)
         return lambda weights: multiply(blocks, weights.flatten(0, 1), columns).unflatten(0, tuple(rows.shape))
-
-
-def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a CSR matrix."""
-    pointers = matrix.crow_indices()
-    start, length = pointers[rows], pointers[rows + 1] - pointers[rows]
-    ends = length.cumsum(0)
-    offset = torch.repeat_interleave(start - (ends - length), length)
-    index = torch.arange(len(offset)) + offset
-    new = torch.cat([ends.new_zeros(1), ends])
-    return torch.sparse_csr_tensor(
-        new,
-        matrix.col_indices()[index],
-        matrix.values()[index],
-        size=(rows.shape[0], matrix.shape[1]),
-        check_invariants=False,
-    )
 
 
 def prepare(x: Tensor, rows: Tensor) -> Tensor | Rotated:

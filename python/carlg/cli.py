@@ -141,7 +141,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     from carlg import checkpoint
     from carlg.comparison import check_most, compare
-    from carlg.propagation import Inputs
+    from carlg.propagation import Inputs, near_neighbours
     from carlg.run import load_graph, load_run
     from carlg.tasks import resolve_protocol
 
@@ -161,7 +161,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         "protocol": protocol,
         "selection": config.select,
         "seed": config.seed,
-        **compare(torch.from_numpy(run.embeddings), graph, config, Inputs(graph), protocol, most, quiet=False),
+        **compare(
+            torch.from_numpy(run.embeddings), graph, config, Inputs(graph, order=near_neighbours(graph)), protocol, most, quiet=False
+        ),
     }
     name = protocol.replace("/", "-")
     checkpoint.write_json(folder / f"evaluation-{name}.json", result)
@@ -176,7 +178,7 @@ def _without_splits(figures: dict[str, Any]) -> dict[str, Any]:
 
 def _embed(arguments: argparse.Namespace) -> None:
     from carlg import checkpoint
-    from carlg.propagation import Inputs
+    from carlg.propagation import Inputs, near_neighbours
     from carlg.run import load_graph
 
     path = pathlib.Path(arguments.encoder)
@@ -184,7 +186,7 @@ def _embed(arguments: argparse.Namespace) -> None:
     config = recipe(str(path / "config.toml") if path.is_dir() else None, **settings)
     encoder, scaling, _ = checkpoint.load_model(path / "encoder.pt" if path.is_dir() else path)
     graph = load_graph(config, None if "features" in settings else scaling)
-    embeddings = encoder.embed(Inputs(graph))
+    embeddings = encoder.embed(Inputs(graph, order=near_neighbours(graph)))
     checkpoint.write_array(pathlib.Path(arguments.out), embeddings.numpy())
     print(f"{arguments.out}: {embeddings.shape[0]} nodes, {embeddings.shape[1]} dimensions")
 

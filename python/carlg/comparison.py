@@ -1,16 +1,14 @@
 """The figures of an embedding, always beside those of the untrained encoder and of the raw features."""
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from carlg.classifier import take_rows
 from carlg.config import Config, ConfigError
 from carlg.encoder import Encoder
-from carlg.graph import Graph
+from carlg.graph import Graph, take_rows
 from carlg.maps import sample_rows
 from carlg.memo import recall
 from carlg.propagation import Inputs
@@ -48,12 +46,12 @@ def compare(
         return no_figures(graph)
     untrained = untrained_encoder(config, inputs).embed(inputs).cpu()
     rows = _evaluated(graph, protocol, most)
-    part = graph if rows is None else _part(graph, rows)
+    part = graph if rows is None else graph.part(rows, graph.edge_index[:, :0])
     figures, known = {}, []
     for name, x in (("trained", embeddings), ("random_init", untrained), ("raw_features", graph.x)):
         if not quiet:
             print(f"evaluating {name.replace('_', ' ')} ...", file=sys.stderr, flush=True)
-        found, recalled = recall(x if rows is None else _rows(x, rows), part, protocol, config.splits)
+        found, recalled = recall(x if rows is None else take_rows(x, rows), part, protocol, config.splits)
         figures[name] = {**_EMPTY, **found}
         known += [name] if recalled else []
     sizes = {"evaluated_nodes": len(part.labelled), "labelled_nodes": len(graph.labelled)}
@@ -77,14 +75,3 @@ def _evaluated(graph: Graph, protocol: str, most: int) -> Tensor | None:
     if protocol == "masks" or not most or graph.num_nodes <= most or graph.y is None:
         return None
     return graph.labelled[sample_rows(len(graph.labelled), most)]
-
-
-def _part(graph: Graph, rows: Tensor) -> Graph:
-    """Features and labels of some nodes, without their edges."""
-    assert graph.y is not None
-    none = graph.edge_index[:, :0]
-    return replace(graph, edge_index=none, x=_rows(graph.x, rows), y=graph.y[rows], train_masks=None, val_masks=None, test_mask=None)
-
-
-def _rows(x: Tensor, rows: Tensor) -> Tensor:
-    return take_rows(x, rows) if x.layout == torch.sparse_csr else x[rows]

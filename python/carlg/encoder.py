@@ -56,6 +56,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(i, o, norm, generator) for i, o in zip(sizes, sizes[1:], strict=False))
 
     def forward(self, inputs: Inputs) -> Tensor:
+        """Embeddings H, a row a node in the order of the inputs."""
         if inputs.num_features != self.features:
             raise ConfigError(f"the encoder reads {self.features} features, the graph has {inputs.num_features}")
         h = self.layers[0](inputs.first_product(self.layers[0].weight))
@@ -66,14 +67,14 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def embed(self, inputs: Inputs) -> Tensor:
-        """Embeddings H in evaluation mode; by slabs of channels where the activations would take gigabytes."""
+        """Embeddings H in evaluation mode, a row a node of the graph as it came; by slabs of channels where the activations would take gigabytes."""
         if 4 * inputs.num_nodes * max(self.widths) > _LARGE_ACTIVATIONS:
-            return embed_in_slabs(list(self.layers), inputs)
+            return inputs.restore(embed_in_slabs(list(self.layers), inputs))
         training = self.training
         self.eval()
         h = self(inputs)
         self.train(training)
-        return h
+        return inputs.restore(h)
 
 
 class Predictor(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from carlg.config import Config, ConfigError, recipe
 from carlg.graph import Graph, from_data
-from carlg.propagation import Inputs
+from carlg.propagation import Inputs, near_neighbours
 from carlg.run import make_trainer
 from carlg.scaling import Scaling
 
@@ -67,7 +67,8 @@ class CARLG:
         if not hasattr(self, "encoder_"):
             raise ConfigError("fit comes before transform")
         device = self.encoder_.layers[0].weight.device
-        return self.encoder_.embed(Inputs(_as_graph(data).with_features(self.scaling_), device)).cpu()
+        graph = _as_graph(data).with_features(self.scaling_)
+        return self.encoder_.embed(Inputs(graph, device, near_neighbours(graph))).cpu()
 
     def fit_transform(self, data: Any, y: Any = None, loader: Any = None) -> Tensor:
         return self.fit(data, loader=loader).transform(data)

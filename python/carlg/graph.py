@@ -58,6 +58,11 @@ class Graph:
     def is_sparse(self) -> bool:
         return self.x.layout == torch.sparse_csr
 
+    def part(self, nodes: Tensor, edge_index: Tensor) -> "Graph":
+        """Features and labels of some nodes, in the order given, with these edges and without masks."""
+        y = None if self.y is None else self.y[nodes]
+        return Graph(self.name, edge_index, take_rows(self.x, nodes), y, scaling=self.scaling)
+
     def with_features(self, mode: str | Scaling) -> "Graph":
         """Features scaled as ``mode`` says, or as another graph's were; "auto" is "row" where no value is negative, else "column".
 
@@ -262,6 +267,25 @@ def from_data(data: Any, name: str = "data") -> Graph:
     else:
         masks = {}
     return make_graph(name, edge_index, x, getattr(data, "y", None), True, **masks)
+
+
+def take_rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a matrix, dense or CSR."""
+    if matrix.layout != torch.sparse_csr:
+        return matrix[rows]
+    pointers = matrix.crow_indices()
+    start, length = pointers[rows], pointers[rows + 1] - pointers[rows]
+    ends = length.cumsum(0)
+    offset = torch.repeat_interleave(start - (ends - length), length)
+    index = torch.arange(len(offset)) + offset
+    new = torch.cat([ends.new_zeros(1), ends])
+    return torch.sparse_csr_tensor(
+        new,
+        matrix.col_indices()[index],
+        matrix.values()[index],
+        size=(rows.shape[0], matrix.shape[1]),
+        check_invariants=False,
+    )
 
 
 def warn_unused(name: str) -> None:

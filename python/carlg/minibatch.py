@@ -27,6 +27,7 @@ class BatchTrainer(Trainer):
     """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing guards it."""
 
     probe = None
+    renumbers = False
 
     def __init__(self, graph: Graph, config: Config, loader: Any = None) -> None:
         generator = torch.Generator().manual_seed(config.seed + 1)

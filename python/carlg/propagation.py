@@ -6,7 +6,10 @@ The product with constants needs no autograd bookkeeping: for Y = M B the gradie
 import abc
 from typing import Any
 
+import numpy as np
+import scipy.sparse
 import torch
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from carlg.graph import Graph
@@ -16,6 +19,8 @@ from carlg_kernels.ops.sparse_product import sparse_product
 
 # Rows that are looked at at a time.
 _ROWS = 4096
+# Nodes up to which a copy of the embeddings costs little.
+_MOST_RENUMBERED = 1 << 18
 
 
 class ConstantMatrix(abc.ABC):
@@ -142,16 +147,38 @@ def normalized_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
     return SparseMatrix(forward, forward if symmetric else backward)
 
 
+def near_neighbours(graph: Graph) -> Tensor | None:
+    """The nodes in an order in which neighbours are near one another (reverse Cuthill-McKee), so that products with A_hat find their rows
+    in the cache. None for large graphs, whose embeddings are not worth copying back."""
+    nodes = graph.num_nodes
+    if nodes > _MOST_RENUMBERED:
+        return None
+    source, target = graph.edge_index.cpu().to(torch.int32).numpy()
+    edges = scipy.sparse.csr_matrix((np.ones(len(source), dtype=bool), (source, target)), shape=(nodes, nodes))
+    return torch.from_numpy(reverse_cuthill_mckee(edges).astype(np.int64))
+
+
+def renumbered(edge_index: Tensor, order: Tensor) -> Tensor:
+    """The edges between the nodes' places in ``order``."""
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    return places[edge_index]
+
+
 class Inputs:
     """What the encoder reads: A_hat, and the first layer's constant side.
 
     Dense features are propagated once, A_hat X; the first layer is then one dense product. Where a row holds one value beside zero, as
     normalised words do, X = diag(s) B with bits B, and on a CPU A_hat diag(s) (B W) costs less. Sparse features stay sparse:
-    A_hat (X W) costs nnz(X) and nnz(A_hat) multiples of the width, where A_hat X would fill up.
+    A_hat (X W) costs nnz(X) and nnz(A_hat) multiples of the width, where A_hat X would fill up. The rows of all of it, and of what the
+    encoder makes of it, are the graph's nodes in ``order``, as they come where it is None.
     """
 
-    def __init__(self, graph: Graph, device: torch.device | str = "cpu") -> None:
+    def __init__(self, graph: Graph, device: torch.device | str = "cpu", order: Tensor | None = None) -> None:
         device = torch.device(device)
+        self.order = order
+        if order is not None:
+            graph = graph.part(order, renumbered(graph.edge_index, order))
         self.num_nodes, self.num_features = graph.num_nodes, graph.num_features
         adjacency = normalized_adjacency(graph.edge_index, graph.num_nodes)
         self.adjacency = adjacency.to(device)
@@ -166,6 +193,14 @@ class Inputs:
     def _many_features(self) -> bool:
         """Whether the product with the features costs more than spreading the result, which bits need in every epoch."""
         return self.num_features * self.num_nodes > 4 * self.adjacency.multiply_adds
+
+    def restore(self, rows: Tensor) -> Tensor:
+        """``rows`` of the nodes in ``order`` as rows of the nodes as they come."""
+        if self.order is None:
+            return rows
+        restored = torch.empty_like(rows)
+        restored[self.order.to(rows.device)] = rows
+        return restored
 
     def first_product(self, weight: Tensor) -> Tensor:
         """A_hat X W."""

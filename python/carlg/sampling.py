@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carlg.classifier import take_rows
 from carlg.config import ConfigError
 from carlg.graph import Graph
 
@@ -48,9 +47,7 @@ class Batches:
         self.local[nodes] = -1
         inside = target >= 0
         edges = torch.stack([source[inside], target[inside]])
-        x = take_rows(self.graph.x, nodes) if self.graph.is_sparse else self.graph.x[nodes]
-        y = None if self.graph.y is None else self.graph.y[nodes]
-        return Batch(Graph(self.graph.name, edges, x, y), nodes, seeds)
+        return Batch(self.graph.part(nodes, edges), nodes, seeds)
 
 
 class Sampler(Batches):

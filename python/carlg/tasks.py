@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import carlg_kernels as ck
-from carlg.classifier import PENALTIES, fit_grid, prepare, search_and_fit, take_rows
+from carlg.classifier import PENALTIES, fit_grid, prepare, search_and_fit
 from carlg.config import ConfigError
-from carlg.graph import Graph, csr_tensor, scipy_csr
+from carlg.graph import Graph, csr_tensor, scipy_csr, take_rows
 from carlg.propagation import multiply, short_columns
 from carlg.sparse_kmeans import sparse_kmeans
 
@@ -135,7 +135,7 @@ def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), ch
     sparse = x.layout == torch.sparse_csr
     known = (y >= 0).nonzero().flatten()
     if len(known) < len(y):
-        x, y = take_rows(x, known) if sparse else x[known], y[known]
+        x, y = take_rows(x, known), y[known]
     x = unit_length(x)
     wide = scipy_csr(x) if sparse and x.shape[1] > x.shape[0] else None
     columns = short_columns(x) if sparse else None

@@ -24,7 +24,7 @@ from carlg.graph import Graph
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.memory import keep_freed_memory
 from carlg.probe import Probe
-from carlg.propagation import Inputs
+from carlg.propagation import Inputs, near_neighbours, renumbered
 
 # Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
 _REFERENCE_SIZE = 0.04
@@ -93,6 +93,7 @@ class Trainer:
     """Trains on one graph. ``state``/``load_state`` hold everything that the next epoch depends on."""
 
     batches = "the whole graph"
+    renumbers = True  # whether epochs work on the nodes in an order of their own
 
     def __init__(self, graph: Graph, config: Config, generator: torch.Generator | None = None, batch: int = 0) -> None:
         """``batch``: nodes of a mini-batch, which the default number of clusters follows."""
@@ -100,7 +101,8 @@ class Trainer:
         self.device = resolve_device(config.device)
         if self.device.type == "cpu" and 4 * graph.num_nodes * max(config.layers) < _SMALL_MATRIX:
             keep_freed_memory()
-        self.edge_index = graph.edge_index.to(self.device)
+        self.order = near_neighbours(graph) if self.renumbers else None
+        self.edge_index = (graph.edge_index if self.order is None else renumbered(graph.edge_index, self.order)).to(self.device)
         self.clusters = min(config.clusters or default_clusters(graph.num_nodes, batch), graph.num_nodes - 1)
         self.encoder, self.predictor = (module.to(self.device) for module in build_models(config, graph.num_features))
         self.parameters = [*self.encoder.parameters(), *self.predictor.parameters()]
@@ -128,7 +130,7 @@ class Trainer:
     @functools.cached_property
     def inputs(self) -> Inputs:
         """The whole graph as the encoder reads it."""
-        return Inputs(self.graph, self.device)
+        return Inputs(self.graph, self.device, self.order)
 
     @functools.cached_property
     def probe(self) -> Probe | None:
@@ -165,8 +167,9 @@ class Trainer:
         seeded = self.clusterer.state() is None
         labels = self.clusterer(z.detach())
         degenerate = is_degenerate(labels)
-        churn = self._churn(labels)
-        self.labels = labels
+        as_given = self.inputs.restore(labels)
+        churn = self._churn(as_given)
+        self.labels = as_given
         rank = effective_rank(z)
         index = loss = math.nan
         if self._should_stop(h, None if seeded or degenerate else churn, rank):

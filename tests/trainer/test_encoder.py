@@ -8,8 +8,8 @@ import torch
 from carlg import synthetic
 from carlg.config import ConfigError
 from carlg.encoder import Encoder, Predictor, from_published, to_published
-from carlg.graph import csr_tensor
-from carlg.propagation import Inputs, PropagatedBits, PropagatedSparse, normalized_adjacency, split_binary
+from carlg.graph import csr_tensor, make_graph
+from carlg.propagation import Inputs, PropagatedBits, PropagatedSparse, near_neighbours, normalized_adjacency, renumbered, split_binary
 from carlg.slabs import embed_in_slabs
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -243,6 +243,35 @@ def test_large_graphs_are_embedded_by_slabs(monkeypatch, tiny):
     monkeypatch.setattr(Inputs, "first_product", lambda self, weight: sizes.append(weight.shape[1]) or product(self, weight))
     torch.testing.assert_close(encoder.embed(inputs), expected, rtol=1e-5, atol=1e-5)
     assert sizes == [8, 8, 8] * 2
+
+
+@pytest.mark.parametrize("slabs", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "binary"])
+def test_embeddings_do_not_depend_on_the_order_of_the_work(monkeypatch, kind, slabs):
+    generator = torch.Generator().manual_seed(3)
+    graph = synthetic.block_model(203, features=147, seed=1)
+    graph = replace(graph, x=_features(kind, (203, 147), generator)[1])
+    encoder = Encoder(147, (48, 19), generator=generator)
+    expected = encoder.embed(Inputs(graph))
+    if slabs:
+        monkeypatch.setattr("carlg.encoder._LARGE_ACTIVATIONS", 1)
+    order = near_neighbours(graph)
+    assert sorted(order.tolist()) == list(range(203)) and order.tolist() != list(range(203))
+    inputs = Inputs(graph, order=order)
+    torch.testing.assert_close(encoder.embed(inputs), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(encoder(inputs), expected[order], rtol=1e-5, atol=1e-5)
+    assert torch.equal(inputs.restore(order), torch.arange(203))
+
+
+def test_neighbours_come_near_one_another(monkeypatch):
+    """A shuffled path: laid out again, every node is beside its neighbours."""
+    shuffled = torch.randperm(500, generator=torch.Generator().manual_seed(0))
+    path = torch.stack([shuffled[:-1], shuffled[1:]])
+    graph = make_graph("path", path, torch.randn(500, 3))
+    edges = renumbered(graph.edge_index, near_neighbours(graph))
+    assert int((edges[0] - edges[1]).abs().max()) == 1
+    monkeypatch.setattr("carlg.propagation._MOST_RENUMBERED", 499)
+    assert near_neighbours(graph) is None
 
 
 def test_features_of_one_value_a_row_are_bits():

@@ -86,7 +86,7 @@ def test_embed_scales_by_the_numbers_of_training(tmp_path, capsys):
         out = tmp_path / "embeddings.npy"
         assert main(["embed", str(tmp_path / "run"), *other, *more, "--out", str(out)]) == 0
         z = encoder.embed(carlg.propagation.Inputs(expected))
-        assert torch.equal(torch.from_numpy(checkpoint.load_array(out)), z)
+        torch.testing.assert_close(torch.from_numpy(checkpoint.load_array(out)), z, rtol=1e-5, atol=1e-5)
 
 
 def test_files_without_scaling_follow_the_flag(tmp_path, tiny):

@@ -244,8 +244,9 @@ def test_rank_and_participation():
     assert torch.equal(constant.grad, torch.zeros(5, 3))
 
 
-def test_one_batch_of_all_nodes_is_the_full_batch(tiny):
+def test_one_batch_of_all_nodes_is_the_full_batch(tiny, monkeypatch):
     """The parts are the whole graph: the same clusters, losses and weights, up to the order of the nodes in the sums."""
+    monkeypatch.setattr(Trainer, "renumbers", False)
     config = _config(epochs=6, batch_nodes=tiny.num_nodes, schedule="constant", lr=2e-3)
     full, batched = Trainer(tiny, config), BatchTrainer(tiny, config)
     batched.sampler.order = torch.arange(tiny.num_nodes)
@@ -332,7 +333,8 @@ def test_batches_of_a_torch_geometric_loader(tiny):
     assert torch.equal(*embeddings) and trainers[0].history[-1].index > trainers[0].history[0].index
 
 
-def test_one_batch_of_a_loader_is_the_full_batch(tiny):
+def test_one_batch_of_a_loader_is_the_full_batch(tiny, monkeypatch):
+    monkeypatch.setattr(Trainer, "renumbers", False)
     config = _config(epochs=4, lr=2e-3, cluster_iterations=2)
     full = Trainer(tiny, config)
     batched = BatchTrainer(tiny, config, [_Whole(tiny.edge_index, torch.arange(tiny.num_nodes))])
