@@ -198,7 +198,7 @@ void seven_products(const Factors<Row, Step>& in, int64_t depth, const Quarters&
   out.write(0, 1, sum);
 }
 
-// Of four numbers of A, one from each quarter, those of its factors, `next` apart.
+// put(m, number of factor m) for four numbers of A, one from each quarter.
 template <typename V, typename Put>
 CK_INLINE void factors_of_a(V a11, V a12, V a21, V a22, const Put& put) {
   const V s1 = a21 + a22, s2 = s1 - a11;
