@@ -98,7 +98,7 @@ def table(lines: list[dict]) -> str:
         [
             *rows,
             "",
-            f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}, the better of {first['rounds']} rounds.",
+            f"{first['threads']} threads, {first['cpu']} ({first['isa']}), median of epochs 11 to {EPOCHS}, fastest of {first['rounds']} round(s).",
         ]
     )
 
