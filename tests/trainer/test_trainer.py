@@ -246,7 +246,7 @@ def test_rank_and_participation():
 
 def test_one_batch_of_all_nodes_is_the_full_batch(tiny, monkeypatch):
     """The parts are the whole graph: the same clusters, losses and weights, up to the order of the nodes in the sums."""
-    monkeypatch.setattr(Trainer, "renumbers", False)
+    monkeypatch.setattr(Trainer, "renumbers", False)  # k-means draws its starts by number
     config = _config(epochs=6, batch_nodes=tiny.num_nodes, schedule="constant", lr=2e-3)
     full, batched = Trainer(tiny, config), BatchTrainer(tiny, config)
     batched.sampler.order = torch.arange(tiny.num_nodes)
@@ -334,7 +334,7 @@ def test_batches_of_a_torch_geometric_loader(tiny):
 
 
 def test_one_batch_of_a_loader_is_the_full_batch(tiny, monkeypatch):
-    monkeypatch.setattr(Trainer, "renumbers", False)
+    monkeypatch.setattr(Trainer, "renumbers", False)  # k-means draws its starts by number
     config = _config(epochs=4, lr=2e-3, cluster_iterations=2)
     full = Trainer(tiny, config)
     batched = BatchTrainer(tiny, config, [_Whole(tiny.edge_index, torch.arange(tiny.num_nodes))])
