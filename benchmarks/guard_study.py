@@ -1,27 +1,30 @@
-"""What the guards of the default recipe see, and what training would gain where they keep the untrained encoder.
+"""What the guard of the default recipe sees, and what training would gain where it keeps the untrained encoder.
 
     python -m benchmarks.guard_study --root DATA [--seeds 0,1,2,3,4]    writes results/guard_study.jsonl and the table of docs/TRAINING.md
 
-Effective rank of z (share of its dimensions) and probe of the untrained encoder, for every graph at hand. On the small graphs, where the
-guards decide, all variants are also trained to the end without them (`--select last`) and scored with ten splits 20/40/40.
+Effective rank of z (share of its dimensions) and what can be told off the untrained encoder, for every graph at hand. On the small graphs,
+where the guard decides, all variants are also trained to the end without it (`--select last`) and scored with ten splits 20/40/40.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import random
 import statistics
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.datasets import make_classification
+from sklearn.neighbors import kneighbors_graph
 
 from benchmarks import harness
 from benchmarks.tables import replace_block
 from carlg import data, synthetic
 from carlg.config import recipe
-from carlg.graph import Graph
+from carlg.graph import Graph, make_graph
 from carlg.losses import effective_rank
 from carlg.tasks import classify
 from carlg.trainer import Trainer, build_models
@@ -38,24 +41,43 @@ SMALL = {
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Models:
-    """Block models of random size, classes, features, degree, mixing and noise."""
+    """Graphs of random settings."""
 
     name: str
     count: int
     draw: int
     first_seed: int
     choices: dict[str, list[float]]
+    make: Callable[..., Graph] = synthetic.block_model
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, float], Graph]]:
         choice = random.Random(self.draw).choice
         for seed in range(self.first_seed, self.first_seed + self.count):
             drawn = {name: choice(values) for name, values in self.choices.items()}
-            yield seed, drawn, synthetic.block_model(**drawn, seed=seed).with_features("auto")
+            yield seed, drawn, self.make(**drawn, seed=seed).with_features("auto")
 
 
-# The probe's ceilings were set with the first in sight; the others were drawn afterwards.
+def words_model(words: float, **settings: Any) -> Graph:
+    """A block model whose features are present (that share of each node's highest) or absent; all as they are where the share is zero."""
+    graph = synthetic.block_model(**settings)
+    if words == 0:
+        return graph
+    present = graph.x >= graph.x.quantile(1 - words, dim=1, keepdim=True)
+    return dataclasses.replace(graph, x=present.to(torch.float32))
+
+
+def neighbours_model(neighbours: int, informative: float, seed: int, **settings: Any) -> Graph:
+    """Nearest neighbours of scikit-learn's made classes, whose features are linear mixtures of a few informative ones and noise."""
+    count = max(4, round(informative * settings["n_features"]))
+    x, y = make_classification(n_informative=count, n_redundant=0, random_state=seed, **settings)
+    adjacency = kneighbors_graph(x, neighbours, mode="connectivity").tocoo()
+    edges = torch.from_numpy(np.stack([adjacency.row, adjacency.col]).astype(np.int64))
+    return make_graph("neighbours", edges, torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
+
+
+# The guard was set with the first four in sight.
 RANDOM = (
     Models(
         "16 random block models",
@@ -72,7 +94,7 @@ RANDOM = (
         },
     ),
     Models(
-        "30 others, drawn afterwards",
+        "30 other block models",
         30,
         8,
         800,
@@ -85,23 +107,84 @@ RANDOM = (
             "degree": [3, 6, 12, 25],
         },
     ),
+    Models(
+        "40 with words",
+        40,
+        9,
+        1600,
+        {
+            "nodes": [700, 1000, 1600, 2400],
+            "classes": [2, 3, 5, 8, 12],
+            "features": [24, 48, 128, 256],
+            "mixing": [0.1, 0.25, 0.4, 0.55],
+            "noise": [0.8, 1.2, 1.8, 2.3, 3.0, 3.5],
+            "degree": [3, 5, 8, 15],
+            "words": [0, 0.1],
+        },
+        words_model,
+    ),
+    Models(
+        "60 with words",
+        60,
+        10,
+        2600,
+        {
+            "nodes": [600, 1200, 2000, 3500],
+            "classes": [2, 4, 6, 9, 14],
+            "features": [20, 60, 150, 400],
+            "mixing": [0.05, 0.2, 0.35, 0.5],
+            "noise": [0.6, 1.0, 1.6, 2.2, 2.8, 4.0],
+            "degree": [2, 4, 7, 12],
+            "words": [0, 0.05, 0.2],
+        },
+        words_model,
+    ),
+    Models(
+        "60 with words, drawn afterwards",
+        60,
+        11,
+        3600,
+        {
+            "nodes": [500, 900, 1500, 2700],
+            "classes": [2, 3, 5, 7, 11],
+            "features": [18, 40, 110, 350],
+            "mixing": [0.1, 0.3, 0.45, 0.6],
+            "noise": [0.7, 1.3, 1.9, 2.5, 3.2, 4.5],
+            "degree": [3, 5, 9, 18],
+            "words": [0, 0.08, 0.15],
+        },
+        words_model,
+    ),
+    Models(
+        "30 neighbour graphs, drawn afterwards",
+        30,
+        12,
+        4600,
+        {
+            "n_samples": [400, 800, 1500, 2500],
+            "n_features": [8, 20, 50, 120],
+            "informative": [0.2, 0.5, 1.0],
+            "n_classes": [2, 3, 5],
+            "n_clusters_per_class": [1, 2],
+            "class_sep": [0.5, 1.0, 2.0],
+            "neighbours": [2, 4, 8],
+        },
+        neighbours_model,
+    ),
 )
 
 
 def untrained(graph: Graph, seed: int) -> dict[str, Any]:
-    """Share of the dimensions that z spans, the probe's accuracy, and the variants whose guard holds."""
+    """What the guard sees of the untrained encoder, and the variants that it holds back."""
     trainer = Trainer(graph, recipe(seed=seed))
     with torch.no_grad():
         h = trainer.encoder(trainer.inputs)
-    rank = effective_rank(trainer.predictor(h))
-    probe = trainer.probe.score(h) if trainer.probe is not None else 0.0
-    guarded = []
-    for variant in VARIANTS:
-        judge = Trainer(graph, recipe(seed=seed, variant=variant, epochs=1, warmup=0))
-        judge.probe = trainer.probe
-        judge.train_epoch()
-        guarded += [variant] if judge.solved else []
-    return {"rank_share": round(rank / trainer.config.layers[-1], 4), "probe": round(probe, 4), "guarded": guarded}
+    rank, width, guard = effective_rank(trainer.predictor(h)), trainer.config.layers[-1], trainer.guard
+    assert guard is not None
+    by_edges, by_features = guard.told(h)
+    guarded = [v for v in VARIANTS if guard.objection(h, rank, width, barrier=recipe(variant=v).barrier > 0)]
+    seen = {"rank_share": rank / width, "communities": by_edges, "gain": guard.gain, "groups": by_features}
+    return {key: round(value, 4) for key, value in seen.items()} | {"guarded": guarded}
 
 
 def gains(graph: Graph, seed: int) -> dict[str, Any]:
@@ -119,14 +202,15 @@ def gains(graph: Graph, seed: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| graph | seeds | z spans | probe | untrained | sim without guard: mean, least | sil | vrc | guard holds (sim, sil, vrc) "
-        "| below with it: runs, least |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| graph | runs | z spans | communities told | features grouped, told | untrained | sim without guard: mean, least | sil | vrc "
+        "| guard holds (sim, sil, vrc) | below with it: runs, least |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(row["graph"] for row in rows):
         mine = [row for row in rows if row["graph"] == name]
-        spans, probe = ([100 * row[key] for row in mine] for key in ("rank_share", "probe"))
-        cells = [name, str(len(mine)), f"{min(spans):.0f} to {max(spans):.0f} %", f"{min(probe):.0f} to {max(probe):.0f} %"]
+        spans, told, groups = ([100 * row[key] for row in mine] for key in ("rank_share", "communities", "groups"))
+        grouped = [share for share in groups if share > 0]
+        cells = [name, str(len(mine)), _range(spans), _range(told), f"{len(grouped)}, {_range(grouped)}" if grouped else "none"]
         if "accuracy" in mine[0]:
             cells.append(f"{100 * statistics.fmean(row['accuracy'] for row in mine):.2f}")
             for variant in VARIANTS:
@@ -138,6 +222,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells.append(", ".join(_below(mine, variant) for variant in VARIANTS) if "accuracy" in mine[0] else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _range(percents: list[float]) -> str:
+    return f"{min(percents):.0f} to {max(percents):.0f} %"
 
 
 def _below(rows: list[dict[str, Any]], variant: str) -> str:

@@ -26,7 +26,7 @@ from carlg.trainer import DEGENERATE_EPOCHS, Epoch, Trainer, learning_rate
 class BatchTrainer(Trainer):
     """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing guards it."""
 
-    probe = None
+    guard = None
     renumbers = False
 
     def __init__(self, graph: Graph, config: Config, loader: Any = None) -> None:
@@ -102,10 +102,6 @@ class BatchTrainer(Trainer):
         self._after_epoch(validate)
         mean = (sum(v) / len(v) if v else math.nan for v in (losses, values))
         return Epoch(self.epoch, *mean, churn, rank, present, lr, seconds)
-
-    def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
-        """Nothing: a batch does not tell."""
-        return ""
 
     def _flaw(self) -> str:
         """Weights only: the whole graph is not at hand."""

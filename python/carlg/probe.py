@@ -1,20 +1,35 @@
-"""A label-free stand-in for validation accuracy: how well a linear model reads the graph's communities off the embedding.
+"""A label-free stand-in for validation accuracy: how well a linear model reads groups of the nodes off the embedding.
 
 Communities come from the edges alone: random signals smoothed by A_hat many times, clustered by k-means into as many groups as give the
-highest modularity,  Q = share of the edges inside a group - sum over groups of (its share of the sources) (its share of the targets).
-A ridge regression from unit rows of H to the one-hot communities is fitted on a fifth of the nodes and scored on the rest, as the
-downstream classifier will be.
+highest modularity (in the largest connected component, for the others are communities of their own),  Q = share of the edges inside a group - sum over groups of (its share of the sources) (its share of the targets).
+
+Feature groups come from the features alone: k-means on half of some nodes, judged on the other half by
+
+    gain = R2 - R2 of the same with every feature shuffled over the nodes,  R2 = 1 - |x - its centroid|^2 / |x - mean|^2 (sums over nodes)
+
+so that it is zero for features that are independent of each other, whatever their distribution; the fewest groups that gain nearly as much
+as any.
+
+A ridge regression from unit rows of H to the one-hot groups is fitted on a fifth of the nodes and scored on the rest, as the downstream
+classifier will be.
 """
 
+import numpy as np
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 import carlg_kernels as ck
+from carlg.graph import scipy_csr, take_rows
 from carlg.propagation import SparseMatrix, multiply
 
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 # Numbers of groups to try before the neighbours of the best one.
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 20, 30)
+# Nodes whose features are grouped, and the dimensions that wider features are projected to (at random, which keeps distances).
+_SAMPLE, _SKETCH = 2000, 256
+# Share of the highest gain that makes fewer groups good enough.
+_NEARLY = 0.95
 
 
 def smooth_signals(matrix: Tensor, generator: torch.Generator, steps: int = 12, signals: int = 64) -> Tensor:
@@ -38,18 +53,21 @@ def modularity(labels: Tensor, source: Tensor, target: Tensor) -> float:
     return float((a == b).double().mean() - (shares[0] * shares[1]).sum())
 
 
-def communities(adjacency: SparseMatrix, seed: int = 0) -> Tensor:
-    """Labels (n,) of well-connected groups, as many as give the highest modularity; a graph without edges is one group."""
-    matrix = adjacency.forward
-    nodes = matrix.shape[0]
-    source = torch.repeat_interleave(torch.arange(nodes, device=matrix.device), matrix.crow_indices().diff())
+def communities(adjacency: SparseMatrix, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Nodes of the largest connected component, and labels of well-connected groups of them, as many as give the highest modularity."""
+    matrix = adjacency.forward.cpu()
+    _, component = connected_components(scipy_csr(matrix), directed=False)
+    inside = torch.from_numpy(component == np.bincount(component).argmax())
+    nodes = inside.nonzero().flatten()
+    number = inside.cumsum(0) - 1
+    source = torch.repeat_interleave(torch.arange(matrix.shape[0]), matrix.crow_indices().diff())
     target = matrix.col_indices()
-    edges = source != target
-    source, target = source[edges], target[edges]
-    if len(source) == 0:
-        return torch.zeros(nodes, dtype=torch.int64)
+    edges = inside[source] & (source != target)
+    source, target = number[source[edges]], number[target[edges]]
+    if len(nodes) < 3:
+        return nodes, torch.zeros_like(nodes)
     generator = torch.Generator().manual_seed(seed)
-    rows = smooth_signals(matrix, generator)
+    rows = smooth_signals(adjacency.forward, generator).cpu()[nodes]
     found: dict[int, tuple[float, Tensor]] = {}
 
     def grouping(count: int) -> float:
@@ -58,27 +76,74 @@ def communities(adjacency: SparseMatrix, seed: int = 0) -> Tensor:
             found[count] = modularity(labels, source, target), labels
         return found[count][0]
 
-    most = max(2, nodes // 10)
+    most = max(2, len(nodes) // 10)
     best = max((count for count in _COUNTS if count <= most), key=grouping)
     while len(better := [n for n in (best - 1, best + 1) if 2 <= n <= most and grouping(n) > grouping(best)]) > 0:
         best = max(better, key=grouping)
-    return found[best][1].cpu()
+    return nodes, found[best][1]
+
+
+def _samples(x: Tensor, nodes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Centred unit rows of some nodes' features, and the same with every feature shuffled over the nodes; wide ones projected."""
+    rows = take_rows(x.cpu(), nodes)
+    rows = torch.nn.functional.normalize((rows.to_dense() if rows.layout == torch.sparse_csr else rows).to(torch.float32), dim=1)
+    rows -= rows.mean(0)
+    wide = rows.shape[1] > _SKETCH
+    real, shuffled = [], []
+    for part in rows.split(_SKETCH, dim=1):
+        mixed = part.gather(0, torch.rand(part.shape, generator=generator).argsort(0))
+        if wide:
+            sketch = torch.randn(part.shape[1], _SKETCH, generator=generator) / _SKETCH**0.5
+            part, mixed = part @ sketch, mixed @ sketch
+        real.append(part)
+        shuffled.append(mixed)
+    return (sum(real[1:], real[0]), sum(shuffled[1:], shuffled[0])) if wide else (real[0], shuffled[0])
+
+
+def feature_groups(x: Tensor, seed: int = 0) -> tuple[float, Tensor, Tensor]:
+    """Gain of grouping the nodes by their features (dense or CSR), the nodes that were looked at, and their groups."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = torch.randperm(x.shape[0], generator=generator)[:_SAMPLE]
+    samples = _samples(x, nodes, generator)
+    half = len(nodes) // 2
+    found: dict[int, tuple[float, Tensor]] = {}
+
+    def gain(count: int) -> float:
+        if count not in found:
+            explained, labels = [], []
+            for sample in samples:
+                centroids = ck.kmeans(sample[:half].contiguous(), count, n_init=3, max_iter=50, generator=generator).centroids
+                nearest = torch.cdist(sample, centroids).min(1)
+                total = float(sample[half:].square().sum())
+                explained.append(max(0.0, 1 - float(nearest.values[half:].square().sum()) / total) if total > 0 else 0.0)
+                labels.append(nearest.indices)
+            found[count] = explained[0] - explained[1], labels[0]
+        return found[count][0]
+
+    counts = [count for count in _COUNTS if count <= half // 10]
+    if not counts:
+        return 0.0, nodes, torch.zeros_like(nodes)
+    enough = _NEARLY * max(gain(count) for count in counts)
+    best = next(count for count in counts if gain(count) >= enough)
+    while best > 2 and gain(best - 1) >= enough:
+        best -= 1
+    return found[best][0], nodes, found[best][1]
 
 
 class Probe:
-    """Scores embeddings of one graph; the same communities and splits for all of them."""
+    """Scores embeddings of one graph by the groups of some of its nodes; the same splits for all embeddings."""
 
-    def __init__(self, adjacency: SparseMatrix, splits: int = 4, seed: int = 0) -> None:
-        self.labels = communities(adjacency, seed)
-        self.targets = torch.nn.functional.one_hot(self.labels).to(torch.float32)
-        nodes = len(self.labels)
+    def __init__(self, nodes: Tensor, labels: Tensor, splits: int = 4, seed: int = 0) -> None:
+        self.nodes, self.labels = nodes, labels
+        self.targets = torch.nn.functional.one_hot(labels).to(torch.float32)
+        count = len(labels)
         generator = torch.Generator().manual_seed(seed + 1)
-        cut = [max(2, nodes // 5)]
-        self.splits = [torch.randperm(nodes, generator=generator).tensor_split(cut) for _ in range(splits)]
+        cut = [max(2, count // 5)]
+        self.splits = [torch.randperm(count, generator=generator).tensor_split(cut) for _ in range(splits)]
 
     def score(self, h: Tensor) -> float:
         """Mean accuracy on the nodes that were not fitted, with the best of a few ridges."""
-        x = torch.nn.functional.normalize(h.detach().cpu(), dim=1)
+        x = torch.nn.functional.normalize(h.detach()[self.nodes.to(h.device)].cpu(), dim=1)
         total = torch.zeros(len(_RIDGES))
         for rows, rest in self.splits:
             mean, level = x[rows].mean(0), self.targets[rows].mean(0)

@@ -21,21 +21,15 @@ from carlg.config import Config
 from carlg.device import resolve_device
 from carlg.encoder import Encoder, Predictor
 from carlg.graph import Graph
+from carlg.guard import Guard
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.memory import keep_freed_memory
-from carlg.probe import Probe
 from carlg.propagation import Inputs, near_neighbours, renumbered
 
 # Size of the first layer's entries on Amazon-Photos, the graph on which rates are easiest to compare with the paper's.
 _REFERENCE_SIZE = 0.04
 # Bytes of the widest activations below which memory is less scarce than time.
 _SMALL_MATRIX = 64 << 20
-# Where the untrained encoder leaves little to gain: shares of z's dimensions that its effective rank stays below, each with the probe's
-# accuracy that it must reach. A barrier keeps the dimensions, so that less is at risk.
-_SOLVED = ((0.12, 0.85), (1.0, 0.93))
-_SOLVED_BEHIND_BARRIER = ((0.12, 0.85), (1.0, 0.995))
-# Below this share, without a barrier, the index has nothing to compress but the classes, whatever the probe says.
-_SIMPLE = 0.05
 # Epochs in a row with a single cluster, each seeded anew, after which the run has collapsed.
 DEGENERATE_EPOCHS = 3
 
@@ -133,11 +127,9 @@ class Trainer:
         return Inputs(self.graph, self.device, self.order)
 
     @functools.cached_property
-    def probe(self) -> Probe | None:
-        """The label-free judge of :mod:`carlg.probe`, where labels do not select and there are edges to judge by."""
-        if self.config.select != "label-free" or self.graph.num_edges == 0:
-            return None
-        return Probe(self.inputs.adjacency)
+    def guard(self) -> Guard | None:
+        """The label-free judge of the untrained encoder, where labels do not select."""
+        return Guard(self.graph, self.inputs) if self.config.select == "label-free" else None
 
     def run(
         self,
@@ -244,8 +236,7 @@ class Trainer:
         """
         if self.epoch == 0:
             self.first_rank = rank
-            if self.config.select == "label-free":
-                self.solved = self._nothing_to_gain(h, rank)
+            self.solved = self._nothing_to_gain(h, rank)
         flaw = self._lost_rank(rank)
         if not flaw and self.epoch > 3 and churn is not None and churn > 0.7:
             flaw = f"churn {churn:.2f}, effective rank {rank:.1f} (it was {self.first_rank:.1f})"
@@ -275,14 +266,9 @@ class Trainer:
 
     def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
         """Why the untrained encoder cannot be bettered, or nothing; ``h`` and ``rank`` are of the whole graph."""
-        width = self.config.layers[-1]
-        if self.config.barrier == 0 and rank < _SIMPLE * width:
-            return f"its z spans {rank:.0f} of {width} dimensions, too few to compress"
-        score = self.probe.score(h) if self.probe is not None and h is not None else 0.0
-        ceilings = _SOLVED_BEHIND_BARRIER if self.config.barrier else _SOLVED
-        if any(rank <= share * width and score >= ceiling for share, ceiling in ceilings):
-            return f"{score:.1%} of the graph's communities can be read off {rank:.0f} of {width} dimensions already"
-        return ""
+        if self.guard is None or h is None:
+            return ""
+        return self.guard.objection(h, rank, self.config.layers[-1], self.config.barrier > 0)
 
     def _reservation(self) -> str:
         return f"; the untrained encoder is kept: {self.solved}" if self.solved else ""

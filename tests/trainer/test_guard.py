@@ -1,0 +1,65 @@
+"""The guard: which untrained encoders it keeps, and why."""
+
+import pytest
+import torch
+
+from carlg import synthetic
+from carlg.config import recipe
+from carlg.guard import Guard
+from carlg.losses import effective_rank
+from carlg.trainer import Trainer
+
+
+def _objection(graph, variant):
+    trainer = Trainer(graph, recipe(variant=variant))
+    with torch.no_grad():
+        h = trainer.encoder(trainer.inputs)
+    return trainer.guard.objection(h, effective_rank(trainer.predictor(h)), trainer.config.layers[-1], trainer.config.barrier > 0)
+
+
+@pytest.mark.parametrize("variant", ["sim", "sil", "vrc"])
+def test_features_that_tell_the_classes_where_the_edges_do_not(variant):
+    """Four neighbours a node are too few for communities; the features are clean. sim and sil lost half a point on models like this."""
+    graph = synthetic.block_model(1500, classes=14, features=400, degree=4, mixing=0.2, noise=1.6, seed=5)
+    assert "the features fall into 14 groups" in _objection(graph, variant)
+
+
+@pytest.mark.parametrize("variant", ["sim", "sil", "vrc"])
+def test_noisy_features_and_edges_are_trained(variant):
+    graph = synthetic.block_model(1500, classes=8, features=64, degree=10, mixing=0.55, noise=3.0, seed=5)
+    assert _objection(graph, variant) == ""
+
+
+@pytest.mark.parametrize("variant", ["sim", "sil", "vrc"])
+def test_edges_and_features_that_do_not_agree(variant):
+    """Class centres in few features under much noise, three edges a node, half of them anywhere: nothing to go by."""
+    graph = synthetic.block_model(1500, classes=3, features=24, degree=3, mixing=0.5, noise=3.5, seed=5)
+    assert "lead nowhere together" in _objection(graph, variant)
+
+
+@pytest.mark.parametrize("variant", ["sim", "sil", "vrc"])
+def test_embeddings_of_few_dimensions(variant):
+    assert "too few to compress" in _objection(synthetic.block_model(1000, seed=5), variant)
+
+
+def test_told_does_not_depend_on_the_order_of_the_nodes():
+    graph = synthetic.block_model(600, classes=3, features=40, degree=4, noise=1.0, seed=1)
+    config = recipe()
+
+    class AsGiven(Trainer):
+        renumbers = False
+
+    told = []
+    for kind in (Trainer, AsGiven):
+        trainer = kind(graph, config)
+        with torch.no_grad():
+            told.append(Guard(graph, trainer.inputs).features.score(trainer.inputs.restore(trainer.encoder(trainer.inputs))))
+    assert told[0] == pytest.approx(told[1], abs=1e-3) and told[0] > 0.9
+
+
+def test_graphs_without_edges_and_with_few_nodes_are_judged():
+    lone = synthetic.block_model(40, seed=1)
+    empty = type(lone)(name="lone", edge_index=torch.empty(2, 0, dtype=torch.int64), x=lone.x, y=lone.y)
+    trainer = Trainer(empty, recipe(layers=(16, 8), predictor=8))
+    assert trainer.guard.told(torch.zeros(40, 8)) == (0.0, 0.0)
+    assert "no 20 of the nodes are connected" in trainer.guard.objection(torch.zeros(40, 8), 8.0, 8, barrier=True)
