@@ -35,12 +35,12 @@ struct Operands {
   Next next;
 };
 
-// Adds R rows of a slice times a panel to c, or puts them there.
-template <int R, typename T, typename Row, typename Step, typename Next>
+// Adds R rows of a slice times V vectors of a panel to c, or puts them there.
+template <int R, int V = kVectors, typename T, typename Row, typename Step, typename Next>
 __attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64_t depth,
                                     bool first, T* c, int64_t c_row) {
   constexpr int L = kLanes<T>;
-  Vec<T> sum[R][kVectors] = {};
+  Vec<T> sum[R][V] = {};
   const T *a = in.a, *panel = in.panel;
   const Row row = in.row;
   const Step step = in.step;
@@ -48,16 +48,16 @@ __attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64
   for (int64_t p = 0; p < depth; ++p, a += step, panel += next) {
     if constexpr (std::is_same_v<Next, int64_t>) {
       __builtin_prefetch(panel + kAhead * next);
-      if (kColumns<T> * sizeof(T) > 64) __builtin_prefetch(panel + kAhead * next + L);
+      if (V * L * sizeof(T) > 64) __builtin_prefetch(panel + kAhead * next + L);
     }
-    Vec<T> column[kVectors];
+    Vec<T> column[V];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) column[v] = load(panel + v * L);
+    for (int v = 0; v < V; ++v) column[v] = load(panel + v * L);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const Vec<T> x = broadcast(a[r * row]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < V; ++v) {
         sum[r][v] += x * column[v];
         CK_KEEP_IN_REGISTER(sum[r][v]);
       }
@@ -66,28 +66,29 @@ __attribute__((noinline)) void tile(const Operands<T, Row, Step, Next> in, int64
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < V; ++v) {
       T* out = c + r * c_row + v * L;
       store(out, first ? sum[r][v] : load(out) + sum[r][v]);
     }
   }
 }
 
-// The same for up to kRows rows and kColumns columns; where columns are missing the tile works on a copy.
-template <typename T, typename Row, typename Step, typename Next>
+// The same for up to kRows rows and V vectors of columns; where columns are missing the tile works on a copy.
+template <int V, typename T, typename Row, typename Step, typename Next>
 __attribute__((noinline)) void edge_tile(Operands<T, Row, Step, Next> in, int64_t depth, bool first,
                                          T* c, int64_t c_row, int64_t rows, int64_t columns) {
-  T copy[kRows * kColumns<T>] = {};
-  const bool whole = columns == kColumns<T>;
+  constexpr int64_t W = V * kLanes<T>;
+  T copy[kRows * W] = {};
+  const bool whole = columns == W;
   T* out = whole ? c : copy;
-  const int64_t out_row = whole ? c_row : kColumns<T>;
-  for (int64_t r = 0; r < rows && !whole; ++r)
+  const int64_t out_row = whole ? c_row : W;
+  for (int64_t r = 0; r < rows && !whole && !first; ++r)
     std::copy_n(c + r * c_row, columns, out + r * out_row);
   if (rows == kRows) {
-    tile<kRows>(in, depth, first, out, out_row);
+    tile<kRows, V>(in, depth, first, out, out_row);
   } else {
     for (int64_t r = 0; r < rows; ++r, in.a += in.row)
-      tile<1>(in, depth, first, out + r * out_row, out_row);
+      tile<1, V>(in, depth, first, out + r * out_row, out_row);
   }
   for (int64_t r = 0; r < rows && !whole; ++r)
     std::copy_n(out + r * out_row, columns, c + r * c_row);
@@ -98,8 +99,10 @@ CK_INLINE void any_tile(const Operands<T, Row, Step, Next>& in, int64_t depth, b
                         int64_t c_row, int64_t rows, int64_t columns) {
   if (rows == kRows && columns == kColumns<T>) {
     tile<kRows>(in, depth, first, c, c_row);
+  } else if (columns > kLanes<T>) {
+    edge_tile<kVectors>(in, depth, first, c, c_row, rows, columns);
   } else {
-    edge_tile(in, depth, first, c, c_row, rows, columns);
+    edge_tile<1>(in, depth, first, c, c_row, rows, columns);
   }
 }
 
