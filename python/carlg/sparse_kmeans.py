@@ -1,6 +1,7 @@
 """k-means of sparse rows: the nearest centroid of x is the one of least  |c_j|^2 / 2 - x.c_j.
 
-Greedy k-means++ starts and plain Lloyd iterations: one product with the dense centroids each, and the sums of the rows that moved.
+Greedy k-means++ starts and plain Lloyd iterations, all starts at once: one product with their dense centroids each, and the sums of the
+rows that moved. A start that is done leaves the others.
 """
 
 import math
@@ -16,6 +17,8 @@ from carlg_kernels.ops.sparse_product import sparse_product
 
 # The sparse product is several times faster on whole vectors of this many numbers.
 _LANES = 16
+# Centroids that go by at once: enough to share the reading of the rows, few enough for their scores to stay small.
+_MOST_CENTROIDS = 160
 
 
 class _Points:
@@ -49,8 +52,11 @@ def sparse_kmeans(matrix: Tensor, clusters: int, starts: int, generator: torch.G
     points = _Points(matrix)
     mean = torch.from_numpy(np.asarray(points.exact.mean(0)).ravel())
     tolerance = tol * float(points.squares.mean() - mean.square().sum()) / points.width
-    fits = (_lloyd(points, points.dense(rows), max_iter, tolerance) for rows in _plus_plus(points, clusters, starts, generator))
-    return min(fits, key=lambda fit: fit[1])[0]
+    rows = _plus_plus(points, clusters, starts, generator)
+    parts = rows.split(max(1, _MOST_CENTROIDS // clusters))
+    fits = [_lloyd(points, points.dense(part.flatten()).unflatten(0, part.shape), max_iter, tolerance) for part in parts]
+    labels, inertia = (torch.cat(part) for part in zip(*fits, strict=True))
+    return labels[inertia.argmin()]
 
 
 def _plus_plus(points: _Points, clusters: int, starts: int, generator: torch.Generator) -> Tensor:
@@ -77,47 +83,77 @@ def _squared_distances(points: _Points, rows: Tensor) -> Tensor:
     return distances.unflatten(0, rows.shape)
 
 
-def _lloyd(points: _Points, centroids: Tensor, max_iter: int, tolerance: float) -> tuple[Tensor, float]:
-    """Labels and inertia once no label changes, or the squared move of the centroids is at most ``tolerance``."""
+def _lloyd(points: _Points, centroids: Tensor, max_iter: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Labels (starts, n) and inertia (starts,) from the centroids (starts, k, width) of every start.
+
+    A start is done once none of its labels changes, or the squared move of its centroids is at most ``tolerance``.
+    """
+    starts, clusters = centroids.shape[:2]
+    final, inertia = torch.empty(starts, points.count, dtype=torch.int64), torch.empty(starts, dtype=torch.float64)
+    active = torch.arange(starts)
     labels = _nearest(points, centroids)
-    sums = points.sums(torch.arange(points.count), labels, torch.ones(points.count), len(centroids))
-    for _ in range(max_iter):
+    every = torch.arange(points.count).repeat(starts)
+    sums = points.sums(every, _flat(labels, clusters), torch.ones(len(every)), starts * clusters).unflatten(0, (starts, clusters))
+    for step in range(max_iter):
         _refill(points, centroids, labels, sums)
-        means = (sums / torch.bincount(labels, minlength=len(sums)).clamp(min=1)[:, None]).float()
-        shift = float((means - centroids).square().sum())
+        means = (sums / _sizes(labels, clusters).clamp(min=1)[:, :, None]).float()
+        shift = (means - centroids).square().sum((1, 2))
         centroids = means
         found = _nearest(points, centroids)
-        moved = (found != labels).nonzero().flatten()
-        _move(points, labels, sums, moved, found[moved])
-        if len(moved) == 0 or shift <= tolerance:
-            break
-    return labels, float(_own_distances(points, centroids, labels).sum())
+        moved = found != labels
+        _move(points, labels, sums, *moved.nonzero(as_tuple=True), found[moved])
+        undone = moved.any(1) & (shift > tolerance) & (step + 1 < max_iter)
+        if not bool(undone.all()):
+            done = ~undone
+            final[active[done]] = labels[done]
+            inertia[active[done]] = _own_distances(points, centroids[done], labels[done]).sum(1)
+            active, labels, sums, centroids = active[undone], labels[undone], sums[undone], centroids[undone]
+            if len(active) == 0:
+                break
+    return final, inertia
+
+
+def _flat(labels: Tensor, clusters: int) -> Tensor:
+    """Labels (starts, n) as numbers of all starts' clusters, one after another."""
+    return (labels + clusters * torch.arange(len(labels))[:, None]).flatten()
+
+
+def _sizes(labels: Tensor, clusters: int) -> Tensor:
+    """Points (starts, k) of every cluster."""
+    return torch.bincount(_flat(labels, clusters), minlength=len(labels) * clusters).view(-1, clusters)
+
+
+def _scores(points: _Points, centroids: Tensor) -> Tensor:
+    """x.c (n, starts, k) for the centroids of every start."""
+    flat = centroids.flatten(0, 1)
+    return points.product(flat)[:, : len(flat)].unflatten(1, centroids.shape[:2])
 
 
 def _nearest(points: _Points, centroids: Tensor) -> Tensor:
-    scores = points.product(centroids)
-    half = scores.new_full((scores.shape[1],), torch.inf)
-    half[: len(centroids)] = centroids.square().sum(1) / 2
-    return scores.sub_(half).argmax(1)
+    return (_scores(points, centroids) - centroids.square().sum(2) / 2).argmax(2).t().contiguous()
 
 
 def _own_distances(points: _Points, centroids: Tensor, labels: Tensor) -> Tensor:
-    """Squared distances of the points to the centroids of their labels."""
-    own = points.product(centroids).gather(1, labels[:, None])[:, 0]
-    return points.squares + centroids.double().square().sum(1)[labels] - 2 * own
+    """Squared distances (starts, n) of the points to the centroids of their labels."""
+    own = _scores(points, centroids).gather(2, labels.t()[:, :, None])[:, :, 0].t()
+    return points.squares + centroids.double().square().sum(2).gather(1, labels) - 2 * own
 
 
-def _move(points: _Points, labels: Tensor, sums: Tensor, rows: Tensor, found: Tensor) -> None:
-    """Give ``rows`` the labels ``found`` and bring the sums up to date."""
+def _move(points: _Points, labels: Tensor, sums: Tensor, starts: Tensor, rows: Tensor, found: Tensor) -> None:
+    """Give ``rows`` of ``starts`` the labels ``found`` and bring the sums up to date."""
     signs = torch.ones(2 * len(rows))
     signs[len(rows) :] = -1
-    sums += points.sums(rows.repeat(2), torch.cat([found, labels[rows]]), signs, len(sums))
-    labels[rows] = found
+    base = sums.shape[1] * starts
+    places = torch.cat([base + found, base + labels[starts, rows]])
+    sums += points.sums(rows.repeat(2), places, signs, len(labels) * sums.shape[1]).view_as(sums)
+    labels[starts, rows] = found
 
 
 def _refill(points: _Points, centroids: Tensor, labels: Tensor, sums: Tensor) -> None:
     """Empty clusters take the points farthest from their centroids."""
-    empty = (torch.bincount(labels, minlength=len(sums)) == 0).nonzero().flatten()
-    if len(empty):
-        far = _own_distances(points, centroids, labels).topk(len(empty)).indices
-        _move(points, labels, sums, far, empty)
+    empty = _sizes(labels, sums.shape[1]) == 0
+    for start in empty.any(1).nonzero().flatten().tolist():
+        clusters = empty[start].nonzero().flatten()
+        one = slice(start, start + 1)
+        far = _own_distances(points, centroids[one], labels[one])[0].topk(len(clusters)).indices
+        _move(points, labels, sums, torch.full_like(far, start), far, clusters)

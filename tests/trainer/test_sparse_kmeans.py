@@ -35,17 +35,31 @@ def test_iterations_from_the_same_start(clusters, seed):
     drawn = torch.randint(clusters, (400,), generator=torch.Generator().manual_seed(seed))
     start, _ = ck.update_centroids(dense, drawn, clusters)
     expected = ck.kmeans(dense, clusters, init=start, max_iter=300, tol=0)
-    labels, inertia = _lloyd(_Points(z), start, 300, 0.0)
-    assert torch.equal(labels, expected.labels)
-    assert inertia == pytest.approx(float(expected.inertia), rel=1e-6)
+    labels, inertia = _lloyd(_Points(z), start[None], 300, 0.0)
+    assert torch.equal(labels[0], expected.labels)
+    assert float(inertia) == pytest.approx(float(expected.inertia), rel=1e-6)
 
 
 def test_empty_clusters_take_the_farthest_points():
     z, _ = _rows()
     start = z.to_dense()[[3, 3, 3, 50]]
-    labels, inertia = _lloyd(_Points(z), start, 300, 0.0)
-    assert bool((torch.bincount(labels, minlength=4) > 0).all())
-    assert inertia == pytest.approx(_inertia(z.to_dense(), labels), rel=1e-6)
+    labels, inertia = _lloyd(_Points(z), start[None], 300, 0.0)
+    assert bool((torch.bincount(labels[0], minlength=4) > 0).all())
+    assert float(inertia) == pytest.approx(_inertia(z.to_dense(), labels[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("max_iter, tolerance", [(300, 0.0), (300, 1e-3), (2, 0.0)])
+def test_starts_at_once_end_as_they_do_alone(max_iter, tolerance):
+    """Starts of very different lengths, one with empty clusters."""
+    z, group = _rows()
+    points = _Points(z)
+    dense = z.to_dense()
+    good, _ = ck.update_centroids(dense, group, 5)
+    starts = torch.stack([dense[:5], good, dense[[3, 3, 3, 3, 50]], dense[100:105], dense[[7, 12, 17, 22, 27]]])
+    labels, inertia = _lloyd(points, starts, max_iter, tolerance)
+    for i, start in enumerate(starts):
+        alone = _lloyd(points, start[None], max_iter, tolerance)
+        assert torch.equal(labels[i], alone[0][0]) and float(inertia[i]) == pytest.approx(float(alone[1]), rel=1e-9)
 
 
 def test_fewer_distinct_rows_than_clusters():
