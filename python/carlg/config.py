@@ -65,7 +65,7 @@ class Config:
     )
     select: str = _option(
         "label-free",
-        "encoder to keep: by churn, rank and communities, by validation accuracy (needs labels), or the last sound one",
+        "encoder to keep: by churn, rank, communities and feature groups; by validation accuracy (needs labels); the last sound one",
         ("label-free", "validation", "last"),
     )
     stop_churn: float = _option(0.001, "label-free: stop once fewer points than this share change cluster", least=0)
