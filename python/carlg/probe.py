@@ -88,16 +88,20 @@ def _samples(x: Tensor, nodes: Tensor, generator: torch.Generator) -> tuple[Tens
     rows = take_rows(x.cpu(), nodes)
     rows = torch.nn.functional.normalize((rows.to_dense() if rows.layout == torch.sparse_csr else rows).to(torch.float32), dim=1)
     rows -= rows.mean(0)
-    wide = rows.shape[1] > _SKETCH
-    real, shuffled = [], []
+    if rows.shape[1] <= _SKETCH:
+        return rows, _shuffled(rows, generator)
+    projected = rows.new_zeros(len(rows), _SKETCH), rows.new_zeros(len(rows), _SKETCH)
     for part in rows.split(_SKETCH, dim=1):
-        mixed = part.gather(0, torch.rand(part.shape, generator=generator).argsort(0))
-        if wide:
-            sketch = torch.randn(part.shape[1], _SKETCH, generator=generator) / _SKETCH**0.5
-            part, mixed = part @ sketch, mixed @ sketch
-        real.append(part)
-        shuffled.append(mixed)
-    return (sum(real[1:], real[0]), sum(shuffled[1:], shuffled[0])) if wide else (real[0], shuffled[0])
+        mixed = _shuffled(part, generator)
+        sketch = torch.randn(part.shape[1], _SKETCH, generator=generator) / _SKETCH**0.5
+        projected[0].addmm_(part, sketch)
+        projected[1].addmm_(mixed, sketch)
+    return projected
+
+
+def _shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Every column in an order of its own."""
+    return rows.gather(0, torch.rand(rows.shape, generator=generator).argsort(0))
 
 
 def feature_groups(x: Tensor, seed: int = 0) -> tuple[float, Tensor, Tensor]:
@@ -113,10 +117,10 @@ def feature_groups(x: Tensor, seed: int = 0) -> tuple[float, Tensor, Tensor]:
             explained, labels = [], []
             for sample in samples:
                 centroids = ck.kmeans(sample[:half].contiguous(), count, n_init=3, max_iter=50, generator=generator).centroids
-                nearest = torch.cdist(sample, centroids).min(1)
+                nearest, distances, *_ = ck.assign(sample, centroids)
                 total = float(sample[half:].square().sum())
-                explained.append(max(0.0, 1 - float(nearest.values[half:].square().sum()) / total) if total > 0 else 0.0)
-                labels.append(nearest.indices)
+                explained.append(max(0.0, 1 - float(distances[half:].square().sum()) / total) if total > 0 else 0.0)
+                labels.append(nearest)
             found[count] = explained[0] - explained[1], labels[0]
         return found[count][0]
 

@@ -174,7 +174,19 @@ def _rounding(a, b):
 
 @pytest.mark.parametrize("layout", ["rows", "transposed", "strided", "part"])
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (5, 3, 1), (1, 700, 40), (12, 512, 32), (13, 513, 33), (301, 767, 96), (97, 1500, 17), (40, 1, 40), (767, 2, 31)]
+    "shape",
+    [
+        (1, 1, 1),
+        (5, 3, 1),
+        (1, 700, 40),
+        (12, 512, 32),
+        (13, 513, 33),
+        (301, 767, 96),
+        (97, 1500, 17),
+        (29, 1100, 16),
+        (40, 1, 40),
+        (767, 2, 31),
+    ],
 )
 def test_dense_product_equals_its_definition(shape, layout):
     rows, depth, columns = shape
