@@ -271,7 +271,7 @@ class Trainer:
         return self.guard.objection(h, rank, self.config.layers[-1], self.config.barrier > 0)
 
     def _reservation(self) -> str:
-        return f"; the untrained encoder is kept: {self.solved}" if self.solved else ""
+        return f"; the untrained encoder is kept: {self.solved} (selection last keeps the trained one)" if self.solved else ""
 
     def _consider(self) -> None:
         """Keep this encoder, unless the untrained one cannot be bettered."""
