@@ -19,6 +19,9 @@ Isa isa();
   (ck::isa() == ck::Isa::avx512 ? &ck::avx512::name \
    : ck::isa() == ck::Isa::avx2 ? &ck::avx2::name   \
                                 : &ck::generic::name)
+// The kernel with vectors of 32 bytes at most, for work that leaves longer ones half empty.
+#define CK_NARROW_KERNEL(name) \
+  (ck::isa() == ck::Isa::generic ? &ck::generic::name : &ck::avx2::name)
 // Declares a kernel in the namespace of every instruction set.
 #define CK_DECLARE(...)   \
   namespace ck::generic { \
@@ -32,6 +35,7 @@ Isa isa();
   }
 #else
 #define CK_KERNEL(name) (&ck::generic::name)
+#define CK_NARROW_KERNEL(name) (&ck::generic::name)
 #define CK_DECLARE(...)   \
   namespace ck::generic { \
   __VA_ARGS__;            \

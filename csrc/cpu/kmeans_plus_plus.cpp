@@ -184,6 +184,9 @@ void kmeans_plus_plus_steps(const MatrixView& z, const PlusPlus& args) {
 namespace ck {
 namespace {
 
+// Candidates that fit into 32 bytes.
+constexpr int64_t kFew = 8;
+
 Tensor kmeans_plus_plus(const Tensor& z, std::optional<Tensor> weights, const Tensor& origin,
                         const Tensor& uniforms, Tensor closest) {
   check_points(z);
@@ -199,9 +202,10 @@ Tensor kmeans_plus_plus(const Tensor& z, std::optional<Tensor> weights, const Te
   const std::optional<Tensor> w = checked_weights(weights, z);
   const Tensor t = torch::stable::contiguous(origin), u = torch::stable::contiguous(uniforms);
   Tensor chosen = new_vector(z, u.size(0), ScalarType::Long);
-  CK_KERNEL(kmeans_plus_plus_steps)
-  (view(z), PlusPlus{w ? w->data_ptr() : nullptr, t.data_ptr(), pointer<double>(u), u.size(0),
-                     u.size(1), closest.data_ptr(), pointer<int64_t>(chosen)});
+  const auto steps = u.size(1) <= kFew ? CK_NARROW_KERNEL(kmeans_plus_plus_steps)
+                                       : CK_KERNEL(kmeans_plus_plus_steps);
+  steps(view(z), PlusPlus{w ? w->data_ptr() : nullptr, t.data_ptr(), pointer<double>(u), u.size(0),
+                          u.size(1), closest.data_ptr(), pointer<int64_t>(chosen)});
   return chosen;
 }
 

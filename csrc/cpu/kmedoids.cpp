@@ -8,6 +8,8 @@
 #include "common/isa.h"
 #include "cpu/nearest.h"
 
+#include <cstring>
+
 namespace ck {
 struct Medoids {
   const void* weights;  // IN [n] or null
@@ -32,7 +34,8 @@ constexpr int64_t kChunks = 32;
 template <typename C>
 class Swaps {
  public:
-  static constexpr int64_t kWidth = Panels<C>::kWidth;
+  // Candidates at a time: those behind a swap were evaluated in vain.
+  static constexpr int64_t kWidth = std::min<int64_t>(Panels<C>::kWidth, 64 / sizeof(C));
 
   Swaps(const MatrixView& view, const Medoids& args)
       : view_(view),
@@ -130,8 +133,7 @@ class Swaps {
           } else {
             measure(panels, begin, m, table.get(), scratch.get());
           }
-          for (int64_t i = 0; i < m; ++i)
-            correct(begin + i, table.get() + i * kWidth, width, chunk);
+          for (int64_t i = 0; i < m; ++i) correct(begin + i, table.get() + i * kWidth, chunk);
         }
       }
     });
@@ -185,22 +187,30 @@ class Swaps {
     pad(table, panels.padded(), m);
   }
 
-  void correct(int64_t i, const C* table, int64_t width, int64_t chunk) {
-    constexpr int L = kLanes<C>;
-    Vec<Index<C>> below{};
-    for (int64_t t = 0; t < kWidth; t += L) below |= load(table + t) < far_[i];
-    Index<C> any = 0;
-    for (int lane = 0; lane < L; ++lane) any |= below[lane];
-    if (any == 0) return;
-    const double w = weight(i), near = near_[i], far = far_[i];
-    for (int64_t t = 0; t < width; ++t) {
-      const double x = table[t];
-      if (!(x < far)) continue;
-      double* sums = delta(chunk, t);
-      if (x < near) sums[c_] += w * (x - near);
-      if (c_ > 1) sums[first_[i]] += w * (std::max(x, near) - far);
-      if (c_ == 1) sums[0] += w * std::max(x - near, 0.0);
+  void correct(int64_t i, const C* table, int64_t chunk) {
+    constexpr int L = kLanes<C>, kWords = (L + 7) / 8;
+    typedef int8_t Bytes __attribute__((vector_size(L)));
+    for (int64_t first = 0; first < kWidth; first += L) {
+      const Bytes below = __builtin_convertvector(load(table + first) < far_[i], Bytes);
+      uint64_t words[kWords] = {};
+      std::memcpy(words, &below, sizeof below);
+      for (int part = 0; part < kWords; ++part) {
+        for (uint64_t left = words[part]; left != 0;) {
+          const int lane = __builtin_ctzll(left) / 8;
+          left &= ~(uint64_t{0xff} << (8 * lane));
+          const int64_t t = first + 8 * part + lane;
+          add_correction(i, table[t], delta(chunk, t));
+        }
+      }
     }
+  }
+
+  // Of a point that is nearer to a candidate, at distance x, than to its second medoid.
+  CK_INLINE void add_correction(int64_t i, double x, double* sums) const {
+    const double w = weight(i), near = near_[i], far = far_[i];
+    if (x < near) sums[c_] += w * (x - near);
+    if (c_ > 1) sums[first_[i]] += w * (std::max(x, near) - far);
+    if (c_ == 1) sums[0] += w * std::max(x - near, 0.0);
   }
 
   // The medoid to leave for candidate t, -1 where no swap gains enough.

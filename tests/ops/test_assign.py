@@ -91,7 +91,7 @@ def test_every_edge_of_the_tiles(n, c):
     check_against_table(z, centroids, ck.assign(z, centroids), 1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_integer_grid_is_exact(data):
     """Small integers are exact in float32, so the labels must be the exact argmin, ties included."""

@@ -107,7 +107,7 @@ def test_digits_survive(case):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.integers(4, 120),

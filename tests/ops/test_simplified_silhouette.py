@@ -91,7 +91,7 @@ def test_tied_is_free_plus_the_adjoint_of_the_mean():
     assert_close("gradient", tied, leaf.grad, 1e-10)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 12), st.booleans())
 def test_invariance(seed, c, d, gaps):
     """Translation, scaling and renaming of labels change nothing; so the gradient sums to zero and is orthogonal to z."""
