@@ -85,11 +85,11 @@ def _version(name: str) -> str | None:
 
 
 def record(name: str, rows: list[dict[str, Any]]) -> pathlib.Path:
-    """Write rows, each with its provenance, to results/<name>.jsonl in place of what was there."""
+    """Write rows, each with its provenance, to results/<name>.jsonl in place of what was there. Rows that were loaded keep their own."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.jsonl"
     facts = provenance()
-    path.write_text("".join(json.dumps({**row, **facts}) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row if "commit" in row else {**row, **facts}) + "\n" for row in rows))
     return path
 
 
