@@ -8,6 +8,7 @@
 #include "common/isa.h"
 #include "cpu/nearest.h"
 
+#include <bit>
 #include <cstring>
 
 namespace ck {
@@ -30,6 +31,12 @@ namespace ck::CK_ISA {
 namespace {
 
 constexpr int64_t kChunks = 32;
+constexpr bool kLittle = std::endian::native == std::endian::little;
+
+// In the order of the memory, of those that are not zero.
+CK_INLINE int first_byte(uint64_t word) {
+  return (kLittle ? std::countr_zero(word) : std::countl_zero(word)) / 8;
+}
 
 template <typename C>
 class Swaps {
@@ -196,8 +203,8 @@ class Swaps {
       std::memcpy(words, &below, sizeof below);
       for (int part = 0; part < kWords; ++part) {
         for (uint64_t left = words[part]; left != 0;) {
-          const int lane = __builtin_ctzll(left) / 8;
-          left &= ~(uint64_t{0xff} << (8 * lane));
+          const int lane = first_byte(left);
+          left &= ~(uint64_t{0xff} << (8 * (kLittle ? lane : 7 - lane)));
           const int64_t t = first + 8 * part + lane;
           add_correction(i, table[t], delta(chunk, t));
         }
