@@ -13,7 +13,7 @@ from carlg.propagation import Inputs
 # Share of z's dimensions below which there is little to compress but the classes.
 _SIMPLE = 0.12
 # The share of the communities that, told already, leaves little to gain; a barrier keeps the dimensions, so that less is at risk.
-_TOLD, _TOLD_BEHIND_BARRIER = 0.93, 0.985
+_TOLD, _TOLD_BEHIND_BARRIER = 0.95, 0.985
 # Fewer communities told than this: what the edges show, the embedding does not, and its clusters may be of neither.
 _UNTOLD = 0.5
 # What grouping the nodes by their features must gain for the groups to count, and the share of the groups that must be told.
