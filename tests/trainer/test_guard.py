@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from carlg import synthetic
+from carlg import data, synthetic
 from carlg.config import recipe
 from carlg.guard import Guard
 from carlg.losses import effective_rank
@@ -40,6 +40,20 @@ def test_edges_and_features_that_do_not_agree(variant):
 @pytest.mark.parametrize("variant", ["sim", "sil", "vrc"])
 def test_embeddings_of_few_dimensions(variant):
     assert "too few to compress" in _objection(synthetic.block_model(1000, seed=5), variant)
+
+
+@pytest.mark.parametrize("name", ["amazon-photos", "amazon-computers", "cora", "citeseer", "pubmed"])
+def test_published_graphs_are_trained_with_some_margin(datasets, name):
+    """Training gains on all of them; thresholds that come near one of them must not go unnoticed."""
+    graph = data.load(name, datasets)
+    guard, width = Trainer(graph, recipe()).guard, recipe().layers[-1]
+    for seed in (0, 11):
+        trainer = Trainer(graph, recipe(seed=seed))
+        with torch.no_grad():
+            h = trainer.encoder(trainer.inputs)
+        rank = effective_rank(trainer.predictor(h))
+        assert rank > 0.14 * width and 0.52 < guard.told(h)[0] < 0.94
+        assert not any(guard.objection(h, rank, width, barrier) for barrier in (False, True))
 
 
 def test_told_does_not_depend_on_the_order_of_the_nodes():
