@@ -1,6 +1,6 @@
 """What the guard of the default recipe sees, and what training would gain where it keeps the untrained encoder.
 
-    python -m benchmarks.guard_study --root DATA [--seeds 0,1,2,3,4]    writes results/guard_study.jsonl and the table of docs/TRAINING.md
+    python -m benchmarks.guard_study --root DATA [--missing | --judge]    writes results/guard_study.jsonl and the table of docs/TRAINING.md
 
 Effective rank of z (share of its dimensions) and what can be told off the untrained encoder, for every graph at hand. On the small graphs,
 where the guard decides, all variants are also trained to the end without it (`--select last`) and scored with ten splits 20/40/40.
@@ -8,6 +8,7 @@ where the guard decides, all variants are also trained to the end without it (`-
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import random
 import statistics
@@ -266,22 +267,37 @@ def _below(rows: list[dict[str, Any]], variant: str) -> str:
     return f"{len(losses)} ({min(losses):+.2f})" if losses else "0"
 
 
-def cases(root: str, seeds: list[int]) -> Iterator[tuple[str, int, Callable[[], dict[str, Any]]]]:
-    """Graph, seed and what makes the row; published graphs are only looked at."""
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A graph to look at, and to train on where it is small."""
+
+    graph: str
+    seed: int
+    make: Callable[[], Graph]
+    model: dict[str, float] = dataclasses.field(default_factory=dict)
+    small: bool = True
+
+
+def cases(root: str, seeds: list[int]) -> Iterator[Case]:
     for name, make in SMALL.items():
         for seed in seeds:
-            yield name, seed, lambda make=make, seed=seed: _both(make(seed), seed)
+            yield Case(name, seed, functools.partial(make, seed))
     for models in RANDOM:
         for seed, model, graph in models:
-            yield models.name, seed, lambda seed=seed, model=model, graph=graph: model | _both(graph, seed)
+            yield Case(models.name, seed, functools.partial(lambda graph: graph, graph), model)
     for name, place in data.available(root).items():
         if place not in ("built in", "not found"):
             for seed in seeds[:3]:
-                yield name, seed, lambda name=name, seed=seed: untrained(data.load(name, root), seed)
+                yield Case(name, seed, functools.partial(data.load, name, root), small=False)
 
 
-def _both(graph: Graph, seed: int) -> dict[str, Any]:
-    return untrained(graph, seed) | gains(graph, seed)
+def row_of(case: Case, known: dict[str, Any] | None, judge: bool) -> dict[str, Any]:
+    """The row as it is known, judged again or not, or a new one."""
+    if known is not None:
+        return known | untrained(case.make(), case.seed) if judge else known
+    graph = case.make()
+    row = {"graph": case.graph, "seed": case.seed, **case.model, **untrained(graph, case.seed)}
+    return row | gains(graph, case.seed) if case.small else row
 
 
 def main() -> None:
@@ -289,15 +305,15 @@ def main() -> None:
     parser.add_argument("--root", default="data")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--missing", action="store_true", help="run only what the result file lacks")
+    parser.add_argument("--judge", action="store_true", help="as --missing, and ask the guard again about the rows that are there")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    known = {(row["graph"], row["seed"]): row for row in harness.load("guard_study")} if arguments.missing else {}
+    kept = harness.load("guard_study") if arguments.missing or arguments.judge else []
+    known = {(row["graph"], row["seed"]): row for row in kept}
     rows = []
-    for name, seed, run in cases(arguments.root, [int(seed) for seed in arguments.seeds.split(",")]):
-        if (name, seed) not in known:
-            known[name, seed] = {"graph": name, "seed": seed} | run()
-            print(known[name, seed], flush=True)
-        rows.append(known[name, seed])
+    for case in cases(arguments.root, [int(seed) for seed in arguments.seeds.split(",")]):
+        rows.append(row_of(case, known.get((case.graph, case.seed)), arguments.judge))
+        print(rows[-1], flush=True)
     harness.record("guard_study", rows)
     replace_block(PAGE, "guards", table(rows))
 

@@ -101,11 +101,12 @@ def test_k_means_plus_plus_chooses_distinct_far_points():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_k_means_plus_plus_against_the_reference(dtype, weighted):
+@pytest.mark.parametrize("trials", [1, 4, 8, 9, 40])
+def test_k_means_plus_plus_against_the_reference(dtype, weighted, trials):
     z = blobs(611, 8, 7, dtype=dtype)
     real = torch.float64 if dtype == torch.float64 else torch.float32
     weights = torch.rand(611, dtype=real) if weighted else None
-    uniforms = torch.rand(6, 4, dtype=torch.float64, generator=seeded())
+    uniforms = torch.rand(6, trials, dtype=torch.float64, generator=seeded())
     closest = (z.to(real) - z[0].to(real)).square().sum(1)
     got, want = closest.clone(), closest.clone()
     chosen = ops.kmeans_plus_plus.kmeans_plus_plus(z, weights, origin_of(z), uniforms, got)

@@ -1,7 +1,8 @@
 """A label-free stand-in for validation accuracy: how well a linear model reads groups of the nodes off the embedding.
 
 Communities come from the edges alone: random signals smoothed by A_hat many times, clustered by k-means into as many groups as give the
-highest modularity (in the largest connected component, for the others are communities of their own),  Q = share of the edges inside a group - sum over groups of (its share of the sources) (its share of the targets).
+highest modularity,  Q = share of the edges inside a group - sum over groups of (its share of the sources) (its share of the targets),
+in the largest connected component; the others are communities of their own.
 
 Feature groups come from the features alone: k-means on half of some nodes, judged on the other half by
 
