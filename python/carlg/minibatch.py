@@ -7,6 +7,7 @@ Adam moves every weight by about the rate a step, so a step of one of p batches 
 as the full batch would.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -17,16 +18,19 @@ from torch import Tensor
 
 from carlg.config import Config, ConfigError
 from carlg.graph import Graph
+from carlg.guard import Guard
 from carlg.losses import cluster_index, effective_rank, index_loss, is_degenerate
 from carlg.propagation import Inputs
 from carlg.sampling import LoaderSampler, Sampler
 from carlg.trainer import DEGENERATE_EPOCHS, Epoch, Trainer, learning_rate
 
+# Nodes up to which the whole graph is read before the first step, to be judged.
+_MOST_GUARDED = 1 << 18
+
 
 class BatchTrainer(Trainer):
-    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read only to embed it, so nothing guards it."""
+    """As :class:`carlg.trainer.Trainer`, with one step a batch. The whole graph is read to judge the untrained encoder and to embed it."""
 
-    guard = None
     renumbers = False
 
     def __init__(self, graph: Graph, config: Config, loader: Any = None) -> None:
@@ -45,6 +49,11 @@ class BatchTrainer(Trainer):
             raise ConfigError(f"clusters must be fewer than the nodes of a batch, got {self.clusters} and {self.sampler.seeds}")
         self.counts = torch.zeros(self.clusters, device=self.device)
         self.labels = torch.full((graph.num_nodes,), -1, device=self.device)
+
+    @functools.cached_property
+    def guard(self) -> Guard | None:
+        """That of the full batch; none for graphs that are too large to be read whole."""
+        return super().guard if self.graph.num_nodes <= _MOST_GUARDED else None
 
     def train_epoch(self, validate: Callable[[Tensor], float] | None = None) -> Epoch:
         config, start = self.config, time.perf_counter()
@@ -102,6 +111,17 @@ class BatchTrainer(Trainer):
         self._after_epoch(validate)
         mean = (sum(v) / len(v) if v else math.nan for v in (losses, values))
         return Epoch(self.epoch, *mean, churn, rank, present, lr, seconds)
+
+    @torch.no_grad()
+    def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
+        """Of the whole graph, whatever the batch; what it took is given back."""
+        if self.guard is None:
+            return ""
+        h = self.encoder.embed(self.inputs)
+        why = super()._nothing_to_gain(h, effective_rank(self.predictor(h, self.config.normalize)))
+        self.guard = None
+        del self.inputs
+        return why
 
     def _flaw(self) -> str:
         """Weights only: the whole graph is not at hand."""

@@ -7,6 +7,7 @@ from carlg import data, synthetic
 from carlg.config import recipe
 from carlg.guard import Guard
 from carlg.losses import effective_rank
+from carlg.minibatch import BatchTrainer
 from carlg.trainer import Trainer
 
 
@@ -33,6 +34,24 @@ OBJECTIONS = {
 def test_objections_by_name(words, variant):
     found = _objection(synthetic.block_model(seed=5, **OBJECTIONS[words]), variant)
     assert words in found if words else found == ""
+
+
+@pytest.mark.parametrize("sampler", ["cluster", "neighbor"])
+@pytest.mark.parametrize("words", OBJECTIONS)
+def test_mini_batches_are_judged_by_the_whole_graph(words, sampler, monkeypatch):
+    """Whose z spans more than those of batches of 30 nodes can."""
+    graph = synthetic.block_model(seed=5, **OBJECTIONS[words])
+    config = recipe(variant="sim", batch_nodes=30, sampler=sampler, epochs=1, warmup=0)
+    trainer = BatchTrainer(graph, config)
+    trainer.run()
+    assert words in trainer.solved if words else trainer.solved == ""
+    assert trainer.best_epoch == (0 if words else 1)
+    assert trainer.first_rank < 0.12 * config.layers[-1]
+    assert "inputs" not in vars(trainer)
+    monkeypatch.setattr("carlg.minibatch._MOST_GUARDED", graph.num_nodes - 1)
+    unjudged = BatchTrainer(graph, config)
+    unjudged.run()
+    assert unjudged.solved == "" and unjudged.best_epoch == 1
 
 
 @pytest.mark.parametrize("name", ["amazon-photos", "amazon-computers", "cora", "citeseer", "pubmed"])

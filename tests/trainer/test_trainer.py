@@ -399,12 +399,6 @@ def test_batches_that_are_too_small_are_counted_in_one_warning(tiny):
     assert len(trainer.warnings) == 1
 
 
-def test_batches_never_keep_the_untrained_encoder_for_their_rank(tiny):
-    trainer = BatchTrainer(tiny, recipe(variant="sim", layers=(24, 256), predictor=16, epochs=2, warmup=0, batch_nodes=12))
-    trainer.run()
-    assert trainer.first_rank < 0.05 * 256 and trainer.best_epoch == 2
-
-
 def test_induced_graph_holds_all_inner_edges(tiny):
     sampler = Sampler(tiny, 50, "cluster", 5, 2, torch.Generator().manual_seed(0))
     nodes = torch.arange(0, 160, 2)
