@@ -1,5 +1,6 @@
 """Downstream tasks: node classification, node clustering, similarity search, each with its protocol's name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import carlg_kernels as ck
 from carlg.classifier import PENALTIES, fit_grid, prepare, search_and_fit
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr, take_rows
-from carlg.propagation import multiply, short_columns
-from carlg.sparse_kmeans import sparse_kmeans
+from carlg.propagation import multiply, short_columns, split_binary
+from carlg.sparse_kmeans import Points, sparse_kmeans
 
 TASKS = ("class", "cluster", "similar")
 SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
@@ -112,18 +113,19 @@ def node_clustering(x: Tensor, graph: Graph, runs: int = 10, restarts: int = 10,
     assert graph.y is not None
     scored = graph.labelled.numpy()
     truth = graph.y.numpy()[scored]
-    z = unit_length(x)
-    generator = torch.Generator().manual_seed(seed)
-    labels = [_kmeans(z, graph.num_classes, restarts, generator).numpy() for _ in range(runs)]
+    fit = _fitter(unit_length(x), graph.num_classes, restarts, torch.Generator().manual_seed(seed))
+    labels = [fit().numpy() for _ in range(runs)]
     nmi = [normalized_mutual_info_score(truth, found[scored]) for found in labels]
     homogeneity = [homogeneity_score(truth, found[scored]) for found in labels]
     return float(np.mean(nmi)), float(np.mean(homogeneity))
 
 
-def _kmeans(z: Tensor, clusters: int, restarts: int, generator: torch.Generator) -> Tensor:
-    if z.layout == torch.sparse_csr:
-        return sparse_kmeans(z, clusters, restarts, generator, max_iter=300)
-    return ck.kmeans(z, clusters, n_init=restarts, max_iter=300, generator=generator).labels
+def _fitter(z: Tensor, clusters: int, restarts: int, generator: torch.Generator) -> Callable[[], Tensor]:
+    """Labels of another k-means fit at every call; sparse rows and rows of bits by products of their own."""
+    if z.layout == torch.sparse_csr or split_binary(z) is not None:
+        points = Points(z if z.layout == torch.sparse_csr else z.to_sparse_csr())
+        return lambda: sparse_kmeans(points, clusters, restarts, generator)
+    return lambda: ck.kmeans(z, clusters, n_init=restarts, max_iter=300, generator=generator).labels
 
 
 def similarity_search(x: Tensor, y: Tensor, ranks: tuple[int, ...] = (5, 10), chunk: int = 2048, most_queries: int = 50_000) -> list[float]:

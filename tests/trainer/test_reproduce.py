@@ -1,5 +1,6 @@
 """`carlg reproduce`: rows are kept, merged and shown."""
 
+import argparse
 import json
 import threading
 
@@ -80,3 +81,18 @@ def test_rows_are_added_under_a_lock(tmp_path):
     for thread in add:
         thread.join()
     assert sorted(row["seed"] for row in reproduce.read_rows(results)) == list(range(12))
+
+
+def test_schedule_of_the_authors_encoders_where_theirs_is_another():
+    """A row of its own only where the published schedule is not the cosine already."""
+    arguments = argparse.Namespace(datasets="amazon-photos,amazon-computers", variants="sim,sil", settings="published-cosine", seeds="0")
+    plan = reproduce._plan(arguments, "nowhere")
+    assert plan == [("amazon-computers", "sim", "published-cosine", 0), ("amazon-photos", "sil", "published-cosine", 0)]
+    for name, variant, settings, seed in plan:
+        given, published = (reproduce._config(name, variant, s, seed) for s in (settings, "published"))
+        assert published.schedule == "constant" and given == published.replace(schedule="cosine")
+
+
+def test_unknown_settings_are_refused(capsys, arguments):
+    assert main([*arguments("--datasets", "cora"), "--settings", "tuned"]) == 2
+    assert "published-cosine" in capsys.readouterr().err
