@@ -1,11 +1,14 @@
 """Command line: ``carlg train | evaluate | embed | reproduce | datasets | info``."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from carlg.config import CONFIGS, FIELDS, RECIPES, ConfigError, recipe
@@ -16,6 +19,16 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _Version(argparse.Action):
+    """Looked up only where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"carlg {version('carlg-kernels')}")
+        parser.exit()
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: list[str], otherwise: str = "") -> None:
@@ -50,6 +63,7 @@ def _add_evaluate_nodes(parser: argparse.ArgumentParser) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="carlg", description="Node embeddings without labels: CARL-G on carlg_kernels.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
 
     train = commands.add_parser("train", allow_abbrev=False, help="train on a graph, evaluate, write a report")
@@ -101,7 +115,9 @@ def build_parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--out", default="docs/REPRODUCTION.md", metavar="FILE", help="tables to write (default: docs/REPRODUCTION.md)")
     reproduce.add_argument("--datasets", default="", metavar="A,B", help="only these data sets (default: all that are found)")
     reproduce.add_argument("--variants", default="sim,sil,vrc", metavar="A,B", help="variants (default: sim,sil,vrc)")
-    reproduce.add_argument("--settings", default="defaults,published,published-cosine", metavar="A,B", help="which settings (default: all three)")
+    reproduce.add_argument(
+        "--settings", default="defaults,published,published-cosine", metavar="A,B", help="which settings (default: all three)"
+    )
     reproduce.add_argument("--seeds", default="0,1,2", metavar="A,B", help="seeds (default: 0,1,2)")
     reproduce.add_argument("--rows", type=int, default=0, metavar="N", help="stop after N new rows; 0: all (default: 0)")
     reproduce.add_argument("--tables-only", action="store_true", help="write the tables from the results, train nothing")
@@ -231,12 +247,24 @@ _COMMANDS = {
 }
 
 
+@contextlib.contextmanager
+def _plain_warnings(command: str) -> Iterator[None]:
+    """Warnings as one line each, without the place in the code."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"carlg {command}: warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
 def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     # Read when torch is imported, which the commands do. Memory is kept between epochs (carlg.memory); huge pages would only cost.
     os.environ["THP_MEM_ALLOC_ENABLE"] = "0"
     try:
-        _COMMANDS[arguments.command](arguments)
+        with _plain_warnings(arguments.command):
+            _COMMANDS[arguments.command](arguments)
     except BrokenPipeError:
         return 0
     except (ConfigError, OSError) as error:

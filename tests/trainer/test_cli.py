@@ -4,17 +4,20 @@ import errno
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 import carlg
+from carlg import cli
 from carlg.checkpoint import load, load_encoder, only_run, save, write_bytes, write_json
 from carlg.cli import build_parser, main
 from carlg.comparison import MOST_NODES, untrained_encoder
@@ -386,3 +389,17 @@ def test_validation_selects_with_labels(tmp_path):
     assert main(["train", *arguments]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["selection"] == "validation" and metrics["best_epoch"] >= 1
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0 and re.fullmatch(r"carlg \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_warnings_are_one_line_without_the_place_in_the_code(monkeypatch):
+    """While a command runs; a library that is imported keeps Python's own."""
+    before, seen = warnings.formatwarning, []
+    monkeypatch.setitem(cli._COMMANDS, "info", lambda _: seen.append(warnings.formatwarning("two\nlines", UserWarning, "f.py", 7)))
+    assert main(["info"]) == 0
+    assert seen == ["carlg info: warning: two lines\n"] and warnings.formatwarning is before
