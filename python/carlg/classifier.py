@@ -273,22 +273,20 @@ def search(features: DenseDesign | SparseDesign, hot: Tensor, held: Tensor, held
     return best, kept
 
 
-def search_and_fit(
-    x: Tensor | Rotated,
-    y: Tensor,
-    train: Tensor,
-    test: Tensor,
-    classes: int,
-    generator: torch.Generator,
-    folds: int = 5,
-    tolerance: float = 1e-4,
-) -> tuple[Tensor, float]:
-    """Predictions for ``test`` from prepared features, and the chosen C; the grid is scored by subset accuracy on random halves of ``train``.
+def draw_orders(size: int, generator: torch.Generator, folds: int = 5) -> Tensor:
+    """Orders (folds, size) of the training nodes; the first half of each is fitted, the other scored."""
+    return torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
 
-    ``tolerance``: of the grid, as :func:`solve` takes it; the last fit is solved ten times further.
+
+def search_and_fit(
+    x: Tensor | Rotated, y: Tensor, train: Tensor, test: Tensor, classes: int, order: Tensor, tolerance: float = 1e-4
+) -> tuple[Tensor, float]:
+    """Predictions for ``test`` from prepared features, and the chosen C; the grid is scored by subset accuracy on halves of ``train``.
+
+    ``order``: of the nodes of ``train``, as :func:`draw_orders` gives it. ``tolerance``: of the grid, as :func:`solve` takes it; the last
+    fit is solved ten times further.
     """
     size = train.shape[0]
-    order = torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
     half = size - (size + 1) // 2
     inner, outer = train[order[:, :half]], train[order[:, half:]]
     best, found = search(design(x, inner), one_hot(y[inner], classes), outer, one_hot(y[outer], classes), tolerance)

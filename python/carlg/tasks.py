@@ -1,6 +1,7 @@
 """Downstream tasks: node classification, node clustering, similarity search, each with its protocol's name."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from torch import Tensor
 
 import carlg_kernels as ck
-from carlg.classifier import PENALTIES, fit_grid, prepare, search_and_fit
+from carlg.classifier import PENALTIES, draw_orders, fit_grid, prepare, search_and_fit
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr, take_rows
 from carlg.propagation import multiply, short_columns, split_binary
 from carlg.sparse_kmeans import Points, sparse_kmeans
+from carlg.workers import side_by_side
 
 TASKS = ("class", "cluster", "similar")
 SHARES = {"20/40/40": (0.2, 0.4), "10/10/80": (0.1, 0.1), "80/10/10": (0.8, 0.1)}
@@ -70,16 +72,18 @@ def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 
     if protocol == "masks":
         return _classify_masks(x, graph)
     features = prepare(x, graph.labelled)
-    scores = []
     generator = torch.Generator().manual_seed(2)
     labelled = graph.labelled
-    for split in random_splits(len(labelled), protocol, splits):
-        train, val, test = (labelled[part] for part in split)
+
+    def score(train: Tensor, val: Tensor, test: Tensor, order: Tensor) -> tuple[float, float]:
         rest = torch.cat([val, test])
-        predicted, _ = search_and_fit(features, y, train, rest, classes, generator, tolerance=tolerance)
+        predicted, _ = search_and_fit(features, y, train, rest, classes, order, tolerance)
         right = (predicted == y[rest]).double()
-        scores.append((right[: len(val)].mean(), right[len(val) :].mean()))
-    table = torch.tensor(scores)
+        return float(right[: len(val)].mean()), float(right[len(val) :].mean())
+
+    parts = [[labelled[part] for part in split] for split in random_splits(len(labelled), protocol, splits)]
+    jobs = [partial(score, *split, draw_orders(len(split[0]), generator)) for split in parts]
+    table = torch.tensor(side_by_side(jobs), dtype=torch.float64)
     return table[:, 0], table[:, 1]
 
 
@@ -87,19 +91,22 @@ def _classify_masks(x: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
     """Fixed masks: the C with the best validation accuracy, ties to the smallest; no inner folds."""
     assert graph.y is not None and graph.train_masks is not None
     assert graph.val_masks is not None and graph.test_mask is not None
-    y, classes, scores = graph.y, graph.num_classes, []
+    y, classes = graph.y, graph.num_classes
     test = graph.test_mask.nonzero().flatten()
     features = prepare(x, (graph.train_masks | graph.val_masks).any(1).logical_or(graph.test_mask).nonzero().flatten())
-    for split in range(graph.train_masks.shape[1]):
-        train, val = (m[:, split].nonzero().flatten() for m in (graph.train_masks, graph.val_masks))
+
+    def score(train: Tensor, val: Tensor) -> tuple[float, float]:
         fitted, weights = fit_grid(features, y, train[None], classes)
         rest = torch.cat([val, test])
         decisions = fitted.decisions(rest[None])(weights)[0].unflatten(1, (len(PENALTIES), classes))
         right = (decisions.argmax(2) == y[rest][:, None]).double()
         on_val, on_test = right[: len(val)].mean(0), right[len(val) :].mean(0)
         best = int(on_val.argmax())
-        scores.append((on_val[best], on_test[best]))
-    table = torch.tensor(scores)
+        return float(on_val[best]), float(on_test[best])
+
+    masks = zip(graph.train_masks.t(), graph.val_masks.t(), strict=True)
+    jobs = [partial(score, *(mask.nonzero().flatten() for mask in pair)) for pair in masks]
+    table = torch.tensor(side_by_side(jobs), dtype=torch.float64)
     return table[:, 0], table[:, 1]
 
 

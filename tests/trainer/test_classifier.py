@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from carlg.classifier import PENALTIES, design, fit_grid, one_hot, prepare, search_and_fit, solve, take_rows
+from carlg.classifier import PENALTIES, design, draw_orders, fit_grid, one_hot, prepare, search_and_fit, solve, take_rows
 from carlg.graph import csr_tensor
 
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -58,7 +58,7 @@ def test_absent_class_and_constant_feature():
     x[:, 0] = 0
     y[:100] = y[:100] % 3
     rows = torch.arange(100)
-    predicted, c = search_and_fit(prepare(x, rows), y, rows, torch.arange(100, 300), 4, torch.Generator().manual_seed(0))
+    predicted, c = search_and_fit(prepare(x, rows), y, rows, torch.arange(100, 300), 4, draw_orders(100, torch.Generator().manual_seed(0)))
     assert predicted.shape == (200,) and c in PENALTIES
     assert bool((predicted < 3).all())
 
@@ -81,13 +81,12 @@ def test_grid_search_on_the_same_folds(sparse):
         x = x * (x.abs() > 0.1)
     given = prepare(csr_tensor(x.numpy()) if sparse else x, torch.arange(1600))
     train, test = torch.arange(320), torch.arange(320, 1600)
-    predicted, chosen = search_and_fit(given, y, train, test, 6, torch.Generator().manual_seed(7), folds=3, tolerance=1e-5)
-    generator = torch.Generator().manual_seed(7)
-    orders = [torch.randperm(320, generator=generator).numpy() for _ in range(3)]
+    orders = draw_orders(320, torch.Generator().manual_seed(7), folds=3)
+    predicted, chosen = search_and_fit(given, y, train, test, 6, orders, tolerance=1e-5)
     grid = GridSearchCV(
         OneVsRestClassifier(linear_model.LogisticRegression(solver="liblinear", tol=1e-6, max_iter=1000)),
         {"estimator__C": PENALTIES},
-        cv=[(order[:160], order[160:]) for order in orders],
+        cv=[(order[:160], order[160:]) for order in orders.numpy()],
         refit=False,
     ).fit(x[train].numpy(), one_hot(y[train], 6).bool().numpy())
     scores = grid.cv_results_["mean_test_score"]
@@ -103,18 +102,17 @@ def test_grid_search_on_the_same_folds(sparse):
 def test_rows_that_take_no_part_do_not_matter():
     x, y = _points(seed=5)
     rows, test = torch.arange(200), torch.arange(200, 280)
-    expected = search_and_fit(prepare(x, rows), y, rows, test, 4, torch.Generator().manual_seed(0))
+    orders = draw_orders(200, torch.Generator().manual_seed(0))
+    expected = search_and_fit(prepare(x, rows), y, rows, test, 4, orders)
     x[280:] = float("nan")
-    got = search_and_fit(prepare(x, rows), y, rows, test, 4, torch.Generator().manual_seed(0))
+    got = search_and_fit(prepare(x, rows), y, rows, test, 4, orders)
     assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
     with pytest.raises(ValueError, match="must be finite"):
         prepare(x, torch.arange(281))
 
 
-def _scores(x, y, train, classes, seed, folds=5):
-    """Subset accuracy of every C, each solved from zero, on the folds that search_and_fit draws."""
-    generator = torch.Generator().manual_seed(seed)
-    orders = torch.stack([torch.randperm(len(train), generator=generator) for _ in range(folds)])
+def _scores(x, y, train, classes, orders):
+    """Subset accuracy of every C, each solved from zero, on the folds of ``orders``."""
     half = len(train) // 2
     inner, outer = train[orders[:, :half]], train[orders[:, half:]]
     features = design(x, inner)
@@ -131,10 +129,11 @@ def test_scores_that_fall_before_they_rise_do_not_end_the_search():
     x = (torch.rand(1000, 200, generator=generator) < 0.05 + 0.15 * words[y]).float()
     x = prepare(csr_tensor(torch.nn.functional.normalize(x).numpy()), torch.arange(1000))
     train = torch.arange(400)
-    scores = _scores(x, y, train, 3, seed=3)
+    orders = draw_orders(400, torch.Generator().manual_seed(3))
+    scores = _scores(x, y, train, 3, orders)
     fallen = [c for c in range(21) if scores[c] < max(scores[:c], default=0) and c < scores.index(max(scores))]
     assert len(fallen) >= 4
-    _, chosen = search_and_fit(x, y, train, torch.arange(400, 1000), 3, torch.Generator().manual_seed(3))
+    _, chosen = search_and_fit(x, y, train, torch.arange(400, 1000), 3, orders)
     # a held-out row on the boundary of a class may fall on either side
     assert scores[PENALTIES.index(chosen)] >= max(scores) - 2 / 1000
 
@@ -142,7 +141,8 @@ def test_scores_that_fall_before_they_rise_do_not_end_the_search():
 def test_larger_penalties_are_not_tried_once_they_do_not_pay(monkeypatch):
     x, y = _points(n=800, d=60, noise=4.0, seed=4)
     x, train = prepare(x, torch.arange(800)), torch.arange(400)
-    scores = _scores(x, y, train, 4, seed=5)
+    orders = draw_orders(400, torch.Generator().manual_seed(5))
+    scores = _scores(x, y, train, 4, orders)
     tried = []
 
     def watched(features, positive, penalties, *rest):
@@ -150,6 +150,6 @@ def test_larger_penalties_are_not_tried_once_they_do_not_pay(monkeypatch):
         return solve(features, positive, penalties, *rest)
 
     monkeypatch.setattr("carlg.classifier.solve", watched)
-    _, chosen = search_and_fit(x, y, train, torch.arange(400, 800), 4, torch.Generator().manual_seed(5))
+    _, chosen = search_and_fit(x, y, train, torch.arange(400, 800), 4, orders)
     assert chosen == PENALTIES[scores.index(max(scores))] == 2.0**3
     assert max(tried) < PENALTIES[-1]

@@ -96,3 +96,12 @@ def test_schedule_of_the_authors_encoders_where_theirs_is_another():
 def test_unknown_settings_are_refused(capsys, arguments):
     assert main([*arguments("--datasets", "cora"), "--settings", "tuned"]) == 2
     assert "published-cosine" in capsys.readouterr().err
+
+
+def test_best_seed_is_that_of_the_highest_validation_accuracy():
+    rows = [
+        {"selection": "validation", "validation_mean": validation, "accuracy_mean": accuracy}
+        for validation, accuracy in ((0.91, 0.95), (0.93, 0.92), (0.92, 0.97))
+    ]
+    assert reproduce._best(rows) == "92.00"
+    assert reproduce._best([{**rows[0], "selection": "label-free"}]) == ""
