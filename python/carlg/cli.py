@@ -116,7 +116,10 @@ def build_parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--datasets", default="", metavar="A,B", help="only these data sets (default: all that are found)")
     reproduce.add_argument("--variants", default="sim,sil,vrc", metavar="A,B", help="variants (default: sim,sil,vrc)")
     reproduce.add_argument(
-        "--settings", default="defaults,published,published-cosine", metavar="A,B", help="which settings (default: all three)"
+        "--settings",
+        default="defaults,published,published-cosine",
+        metavar="A,B",
+        help="of defaults, published, published-cosine (default: all)",
     )
     reproduce.add_argument("--seeds", default="0,1,2", metavar="A,B", help="seeds (default: 0,1,2)")
     reproduce.add_argument("--rows", type=int, default=0, metavar="N", help="stop after N new rows; 0: all (default: 0)")

@@ -272,7 +272,7 @@ _INTRODUCTION = """# Reproduction of the paper's tables
 Made by `carlg reproduce` from the rows in reproduction.json; run again to continue. Accuracy in per cent: L2-regularised one-vs-rest
 logistic regression on unit rows, C by grid search inside the training part, mean over 20 random splits. "published" are the
 authors' settings with their selection: the epoch with the best validation accuracy over 3 splits, so labels choose the epoch (the
-settings themselves are the best of 50 trials, as "best seed" is that of the seeds here by validation accuracy). "published-cosine" are
-the same with the cosine schedule where the published files say none: the remarks below have the reason. "defaults" look at no label in
+settings themselves are the best of 50 trials; "best seed" is the one here with the highest validation accuracy). "published-cosine" are
+the same with the cosine schedule where the published files name none: the remarks below have the reason. "defaults" look at no label in
 training and stopping; how their constants were chosen is in TRAINING.md.
 """
