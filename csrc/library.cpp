@@ -1,8 +1,10 @@
-// Build information, the choice of the instruction set, and the state shared by long kernels.
+// Build information, the choice of the instruction set, threads, and the state shared by long kernels.
 #include "common/isa.h"
 #include "common/progress.h"
+#include "common/threads.h"
 
 #include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/util/Exception.h>
 
@@ -75,6 +77,14 @@ std::atomic<int64_t>& pairs_computed() {
   static std::atomic<int64_t> count{0};
   return count;
 }
+
+void run_ranges(int64_t count, void (*call)(const void* body, int64_t first, int64_t last),
+                const void* body) {
+  torch::stable::parallel_for(0, count, 1,
+                              [&](int64_t first, int64_t last) { call(body, first, last); });
+}
+
+int64_t thread_count() { return torch::stable::get_num_threads(); }
 
 Isa isa() {
   static const Isa choice = chosen_isa();

@@ -69,23 +69,23 @@ struct GradientScratch {
   Buffer<Vec<C>> row_weights{kBlockRows};
 };
 
-// Close pairs of a tile: their weight is set to zero, their share goes straight to both points.
-template <Pairs kPairs, bool kColumns, int V, typename C>
-__attribute__((noinline)) void add_close(const Rows<C>& z, const PointBlock<C>& rows, int64_t first,
-                                         int64_t m, const ColumnBlock<C>& columns, int64_t panel,
-                                         int64_t offset, const C* square, C* weight,
-                                         const RowPull<C>& row_pull,
+// Close pairs of a tile: their weight is set to zero, their share goes straight to both points, or to the row alone where column_pull is
+// null.
+template <typename C>
+__attribute__((noinline)) void add_close(Pairs pairs, const Rows<C>& z, const PointBlock<C>& rows,
+                                         int64_t first, int64_t m, const ColumnBlock<C>& columns,
+                                         int64_t panel, int64_t offset, const C* squares,
+                                         C* weights, const RowPull<C>& row_pull,
                                          const ColumnPull<C>* column_pull) {
-  constexpr int64_t kWidth = V * kLanes<C>;
-  const int64_t d = z.width();
+  const int64_t d = z.width(), width = columns.vectors(panel) * kLanes<C>;
   Buffer<C> scratch(z.direct() ? 0 : 2 * d);
   for (int64_t r = 0; r < m; ++r) {
     const int64_t row = first + r;
     for (int64_t i = 0; i < columns.columns(panel); ++i) {
-      const int64_t column = panel * ColumnBlock<C>::kWidth + i;
-      if (!counts<kPairs>(row, column, offset)) continue;
-      if (square[r * kWidth + i] >= kClose<C> * (rows.norm(row) + columns.norm(column))) continue;
-      weight[r * kWidth + i] = 0;
+      const int64_t column = panel * ColumnBlock<C>::kWidth + i, place = r * width + i;
+      if (!counts(pairs, row, column, offset)) continue;
+      if (squares[place] >= kClose<C> * (rows.norm(row) + columns.norm(column))) continue;
+      weights[place] = 0;
       const C* x = z.row(rows.id(row), scratch.get());
       const C* y = z.row(columns.id(column), scratch.get() + (z.direct() ? 0 : d));
       const C distance = std::sqrt(squared_distance(x, y, d));
@@ -97,7 +97,7 @@ __attribute__((noinline)) void add_close(const Rows<C>& z, const PointBlock<C>& 
       for (int64_t k = 0; k < d; ++k) {
         const C step = w * (x[k] - y[k]);
         pull[k] -= step;
-        if constexpr (kColumns) column_pull->at(column, k, kWidth) += step;
+        if (column_pull != nullptr) column_pull->at(column, k, width) += step;
       }
     }
   }
@@ -145,8 +145,8 @@ void weight_panel(const Rows<C>& z, const PointBlock<C>& rows, const ColumnBlock
     }
     C* tile_weights = weights + first * V * L;
     if (any(close)) [[unlikely]] {
-      add_close<kPairs, kColumns, V, C>(z, rows, first, m, columns, panel, offset, squares,
-                                        tile_weights, row_pull, column_pull);
+      add_close(kPairs, z, rows, first, m, columns, panel, offset, squares, tile_weights, row_pull,
+                kColumns ? column_pull : nullptr);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {

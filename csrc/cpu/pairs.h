@@ -140,33 +140,30 @@ class ColumnBlock : public PointBlock<C> {
 // `offset` is the place of the first column minus that of the first row.
 enum class Pairs { all, upper, others };
 
-template <Pairs kPairs>
-CK_INLINE bool counts(int64_t row, int64_t column, int64_t offset) {
-  if constexpr (kPairs == Pairs::upper) return column + offset > row;
-  if constexpr (kPairs == Pairs::others) return column + offset != row;
+CK_INLINE bool counts(Pairs pairs, int64_t row, int64_t column, int64_t offset) {
+  if (pairs == Pairs::upper) return column + offset > row;
+  if (pairs == Pairs::others) return column + offset != row;
   return true;
 }
 
-// Squared distances of close pairs, recomputed by direct difference.
-template <Pairs kPairs, int V, typename C>
-__attribute__((noinline)) void recompute_close(const Rows<C>& z, const PointBlock<C>& rows,
-                                               int64_t first, int64_t m,
+// Squared distances [row][column of the panel] of close pairs, recomputed by direct difference.
+template <typename C>
+__attribute__((noinline)) void recompute_close(Pairs pairs, const Rows<C>& z,
+                                               const PointBlock<C>& rows, int64_t first, int64_t m,
                                                const ColumnBlock<C>& columns, int64_t panel,
-                                               int64_t offset, Vec<C> (&square)[kTileRows][V]) {
-  constexpr int L = kLanes<C>;
+                                               int64_t offset, C* squares) {
   Buffer<C> scratch(z.direct() ? 0 : 2 * z.width());
+  const int64_t width = columns.vectors(panel) * kLanes<C>;
   for (int64_t r = 0; r < m; ++r) {
-    C values[V * L];
-    for (int v = 0; v < V; ++v) store(values + v * L, square[r][v]);
     for (int64_t i = 0; i < columns.columns(panel); ++i) {
       const int64_t column = panel * ColumnBlock<C>::kWidth + i;
-      if (!counts<kPairs>(first + r, column, offset)) continue;
-      if (values[i] >= kClose<C> * (rows.norm(first + r) + columns.norm(column))) continue;
+      if (!counts(pairs, first + r, column, offset)) continue;
+      C& square = squares[r * width + i];
+      if (square >= kClose<C> * (rows.norm(first + r) + columns.norm(column))) continue;
       const C* x = z.row(rows.id(first + r), scratch.get());
       const C* y = z.row(columns.id(column), scratch.get() + (z.direct() ? 0 : z.width()));
-      values[i] = squared_distance(x, y, z.width());
+      square = squared_distance(x, y, z.width());
     }
-    for (int v = 0; v < V; ++v) square[r][v] = load(values + v * L);
   }
 }
 
@@ -190,10 +187,18 @@ CK_INLINE void squared_tile(const Rows<C>& z, const PointBlock<C>& rows, int64_t
     }
   }
   if (any(close)) [[unlikely]] {
-    Vec<C> copy[kTileRows][V];
-    std::copy(&square[0][0], &square[0][0] + kTileRows * V, &copy[0][0]);
-    recompute_close<kPairs, V, C>(z, rows, first, m, columns, panel, offset, copy);
-    std::copy(&copy[0][0], &copy[0][0] + kTileRows * V, &square[0][0]);
+    C squares[kTileRows * V * L];
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) store(squares + (r * V + v) * L, square[r][v]);
+    }
+    recompute_close(kPairs, z, rows, first, m, columns, panel, offset, squares);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) square[r][v] = load(squares + (r * V + v) * L);
+    }
   }
 }
 

@@ -10,8 +10,7 @@ namespace ck::CK_ISA {
 template <typename Make, typename Body>
 void parallel_tasks(int64_t count, const Progress& progress, const Make& make, const Body& body) {
   std::atomic<int64_t> next{0};
-  const int64_t threads = torch::stable::get_num_threads();
-  parallel(std::min(count, threads), [&](int64_t, int64_t) {
+  parallel(std::min(count, thread_count()), [&](int64_t, int64_t) {
     auto workspace = make();
     for (int64_t task = next++; task < count && !progress.stopped(); task = next++) {
       body(task, workspace);

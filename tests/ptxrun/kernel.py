@@ -16,7 +16,7 @@ from .tables import HERE, PtxError
 from .translator import Translator
 
 CACHE = os.environ.get("PTX_INTERP_CACHE", os.path.join(tempfile.gettempdir(), "ptx_interp_cache"))
-CXX = ["g++", "-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+CXX = ["g++", "-std=c++17", "-Og", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
 _loaded = {}
 
 
