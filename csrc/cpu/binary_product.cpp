@@ -128,7 +128,7 @@ void multiply(const BinaryRows& x, const SparseRows& s, bool sparse_first, const
           pack_columns<W>(b + row * width + begin, width, rows, count, to);
         };
         add_blocks(x, b_rows, read, tables.get(), sums.get());
-        multiply_slab(s, sums.get(), count, scratch.get(), y + begin, width);
+        multiply_slab<W>(s, sums.get(), count, scratch.get(), y + begin, width);
       }
     }
   });

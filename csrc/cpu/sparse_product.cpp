@@ -2,7 +2,8 @@
 //
 // Every row of Y is summed by one thread in a fixed order. A register tile holds kSparseTile vectors of Y_i; the work is the
 // gather of the rows of B. Where a row of B is read often or a row of Y has many entries (kReuse on average), the columns go by in slabs of
-// one cache line, copied together first: a slab of some ten thousand rows stays near the core. Elsewhere B is read where it lies.
+// one cache line, copied together first: a slab of some ten thousand rows stays near the core. Two lines, where vectors are that long and the
+// slab still small, halve the reading of entries. Elsewhere B is read where it lies.
 #include "common/isa.h"
 #include "cpu/sparse_rows.h"
 #include "cpu/tile.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kReuse = 48;
 constexpr int64_t kChunks = 64;
+// Bytes of a slab that the second-level cache holds.
+constexpr int64_t kNear = 1 << 20;
 
 // Rows [first, last) of chunk: about equally many entries and rows in each.
 struct Chunks {
@@ -31,21 +34,26 @@ struct Chunks {
   }
 };
 
+// All columns in slabs of W.
+template <int64_t W, typename T>
+void multiply_slabs(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
+  parallel(ceil_div(width, W), [&](int64_t first, int64_t last) {
+    const Buffer<T> packed(b_rows * W), scratch(width % W == 0 ? 0 : a.rows * W);
+    for (int64_t begin = first * W; begin < std::min(last * W, width); begin += W) {
+      const int64_t count = std::min(W, width - begin);
+      pack_columns<W>(b + begin, width, b_rows, count, packed.get());
+      multiply_slab<W>(a, packed.get(), count, scratch.get(), y + begin, width);
+    }
+  });
+}
+
 template <typename T>
 void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
-  constexpr int64_t L = kLanes<T>;
-  if (width > kSlab<T> && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
-    parallel(ceil_div(width, kSlab<T>), [&](int64_t first, int64_t last) {
-      const bool whole = width % kSlab<T> == 0;
-      const Buffer<T> packed(b_rows * kSlab<T>), scratch(whole ? 0 : a.rows * kSlab<T>);
-      for (int64_t begin = first * kSlab<T>; begin < std::min(last * kSlab<T>, width);
-           begin += kSlab<T>) {
-        const int64_t count = std::min(kSlab<T>, width - begin);
-        pack_columns<kSlab<T>>(b + begin, width, b_rows, count, packed.get());
-        multiply_slab(a, packed.get(), count, scratch.get(), y + begin, width);
-      }
-    });
-    return;
+  constexpr int64_t L = kLanes<T>, W = kSlab<T>;
+  if (width > W && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
+    const bool two = W == L && width > 2 * W && 2 * kVectorBytes * b_rows <= kNear;
+    return two ? multiply_slabs<2 * W>(a, b, b_rows, width, y)
+               : multiply_slabs<W>(a, b, b_rows, width, y);
   }
   const Chunks chunks{a};
   const auto all_rows = [&](const T* from, int64_t columns, T* to) {

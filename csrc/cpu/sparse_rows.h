@@ -94,17 +94,17 @@ void unpack_columns(const T* from, int64_t rows, int64_t count, T* to, int64_t s
   for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * W, count, to + r * stride);
 }
 
-// The first `count` columns of a slab whose rows lie together, times the matrix, to rows y_stride apart. scratch [rows, kSlab] is
+// The first `count` of the W columns of a slab whose rows lie together, times the matrix, to rows y_stride apart. scratch [rows, W] is
 // written where the slab is not whole.
-template <typename T>
+template <int64_t W, typename T>
 void multiply_slab(const SparseRows& a, const T* slab, int64_t count, T* scratch, T* y,
                    int64_t y_stride) {
-  constexpr std::integral_constant<int64_t, kSlab<T>> width;
-  if (count == width) {
+  constexpr std::integral_constant<int64_t, W> width;
+  if (count == W) {
     multiply_rows(a, 0, a.rows, slab, width, width, y, y_stride);
   } else {
     multiply_rows(a, 0, a.rows, slab, width, width, scratch, width);
-    unpack_columns<width>(scratch, a.rows, count, y, y_stride);
+    unpack_columns<W>(scratch, a.rows, count, y, y_stride);
   }
 }
 
