@@ -169,21 +169,26 @@ def _read_benchmark(name: str, folder: pathlib.Path) -> Graph:
     return make_graph(name, edges, choose_layout(x), y)
 
 
+_MATRICES = ("csr_matrix", "csc_matrix", "coo_matrix", "lil_matrix")
+# What pickles of arrays, sparse matrices and dictionaries name, in old and new libraries. No module as a whole: numpy's hold functions that
+# run any text given to them.
+_EXPECTED: dict[str, tuple[str, ...]] = {
+    "numpy": ("dtype", "ndarray"),
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
+    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
+    **{f"scipy.sparse.{prefix}{kind[:3]}": (kind,) for kind in _MATRICES for prefix in ("", "_")},
+    "collections": ("defaultdict",),
+    "_codecs": ("encode",),
+    **dict.fromkeys(("builtins", "__builtin__"), ("list", "object")),
+    **dict.fromkeys(("copyreg", "copy_reg"), ("_reconstructor",)),
+}
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     """Reads the planetoid pickles; refuses everything but arrays, sparse matrices and dictionaries."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = module.split(".")[0] in ("numpy", "scipy") or (module, name) in (
-            ("collections", "defaultdict"),
-            ("builtins", "list"),
-            ("__builtin__", "list"),
-            ("_codecs", "encode"),
-            ("copy_reg", "_reconstructor"),
-            ("copyreg", "_reconstructor"),
-            ("__builtin__", "object"),
-            ("builtins", "object"),
-        )
-        if not allowed:
+        if name not in _EXPECTED.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is not expected in a planetoid file")
         # Old files name scipy's private modules.
         return super().find_class("scipy.sparse" if module.startswith("scipy.sparse") else module, name)

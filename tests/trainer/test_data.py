@@ -1,7 +1,10 @@
 """Loaders: published layouts, own files, made graphs, features that stay sparse."""
 
+import collections
+import io
 import json
 import multiprocessing
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -313,18 +316,23 @@ def test_masks_of_another_graph():
         make_graph("g", torch.tensor([[0], [1]]), torch.rand(4, 2), torch.arange(4), True, mask, mask.repeat(1, 2))
 
 
-def test_planetoid_pickles_run_no_code(tmp_path):
-    import os
-    import pickle
+@pytest.mark.parametrize("call", ["os system", "numpy.testing measure", "numpy.testing runstring", "builtins eval", "numpy load"])
+def test_planetoid_pickles_run_no_code(call, tmp_path):
+    module, name = call.split()
+    text = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    attack = f"c{module}\n{name}\n(V{text}\ntR.".encode()
+    with pytest.raises(pickle.UnpicklingError, match=f"{module}.{name} is not expected"):
+        data._unpickle(io.BytesIO(attack))
+    assert not (tmp_path / "ran").exists()
 
-    class Evil:
-        def __reduce__(self):
-            return os.system, ("true",)
 
-    with open(tmp_path / "evil", "wb") as file:
-        pickle.dump(Evil(), file)
-    with open(tmp_path / "evil", "rb") as file, pytest.raises(pickle.UnpicklingError):
-        data._unpickle(file)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_planetoid_pickles_of_any_age_are_read(protocol):
+    matrix = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    content = {"graph": collections.defaultdict(list, {0: [1]}), "x": matrix, "y": np.eye(2, dtype=np.int32), "one": np.float64(1)}
+    found = data._unpickle(io.BytesIO(pickle.dumps(content, protocol)))
+    assert found["graph"] == {0: [1]} and found["one"] == 1 and found["y"].dtype == np.int32
+    assert (found["x"] != matrix).nnz == 0 and np.array_equal(found["y"], np.eye(2))
 
 
 def test_normalisations_agree_between_layouts():
