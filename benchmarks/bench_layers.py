@@ -1,6 +1,6 @@
 """The ops of the trainer's layers, forward and backward, against plain torch and against the memory they must touch.
 
-    python -m benchmarks.bench_layers              interleaved, writes results/layers.jsonl and the table of docs/TRAINING.md
+    python -m benchmarks.bench_layers              interleaved, writes results/layers.jsonl and the table of docs/COST.md
     pytest benchmarks/bench_layers.py --benchmark-enable
 
 Limits in copies of a matrix (a read and a write, so half a copy each): graph LayerNorm and PReLU read x twice and write y, then read x and
@@ -32,7 +32,7 @@ from carlg_kernels.ops.sparse_product import sparse_product
 from carlg_kernels.ops.strassen_product import strassen_product
 from carlg_kernels.ops.unit_rows import unit_rows
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "COST.md"
 SHAPES = {"computers": (13_752, 512), "co-cs": (18_333, 512), "physics": (34_493, 256)}
 COPIES = {"norm + PReLU": 4.0, "bias + PReLU": 2.5, "unit rows": 2.5}
 ENTRIES = 36

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import harness
 from benchmarks.tables import replace_block
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "COST.md"
 DATASETS = ("amazon-photos", "amazon-computers", "coauthor-cs", "coauthor-physics")
 _FITS = 10
 

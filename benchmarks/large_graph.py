@@ -2,7 +2,7 @@
 
     python -m benchmarks.large_graph [--nodes 1000000] [--batch-nodes 20000] [--epochs 3] [--sampler cluster]
 
-appends a line to results/large_graph.jsonl and writes the table of docs/TRAINING.md. The peak is that of the process, sampled after loading, after training and after embedding
+appends a line to results/large_graph.jsonl and writes the table of docs/COST.md. The peak is that of the process, sampled after loading, after training and after embedding
 all nodes. Accuracy: one fifth of 20,000 random nodes trains the classifier, the rest of them is scored.
 """
 
@@ -23,7 +23,7 @@ from carlg.tasks import classify
 from carlg.trainer import build_models
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "large_graph.jsonl"
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "COST.md"
 
 
 def accuracy(h: torch.Tensor, graph: Graph, nodes: torch.Tensor) -> float:

@@ -147,7 +147,7 @@ def main() -> None:
         print(json.dumps(line), flush=True)
         lines.append({**line, "rounds": arguments.rounds, **provenance()})
     RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    replace_block(pathlib.Path(__file__).parents[1] / "docs" / "TRAINING.md", "epoch", table(lines))
+    replace_block(pathlib.Path(__file__).parents[1] / "docs" / "COST.md", "epoch", table(lines))
 
 
 if __name__ == "__main__":

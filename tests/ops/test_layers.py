@@ -123,7 +123,7 @@ def _csr(matrix):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "rows,columns,density", [(1, 1, 1.0), (37, 5, 0.9), (5, 61, 0.3), (203, 90, 0.02), (400, 30, 0.5), (60, 400, 0.9), (3, 9000, 0.02)]
+    "rows,columns,density", [(1, 1, 1.0), (37, 5, 0.9), (5, 61, 0.3), (203, 90, 0.02), (400, 30, 0.5), (60, 400, 0.9), (3, 11000, 0.02)]
 )
 @pytest.mark.parametrize("width", [1, 7, 16, 33, 130])
 def test_sparse_product_equals_scipy(rows, columns, density, width, dtype):
