@@ -12,8 +12,8 @@ all: build
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt torch==2.13.0 numpy setuptools wheel
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[triton,trainer,bench,dev]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt torch==2.13.0 numpy setuptools wheel
+	$(BIN)/pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[triton,trainer,bench,dev]'
 	touch $@
 
 env: $(VENV)/.ready

@@ -278,6 +278,12 @@ def draw_orders(size: int, generator: torch.Generator, folds: int = 5) -> Tensor
     return torch.stack([torch.randperm(size, generator=generator) for _ in range(folds)])
 
 
+def search_bytes(x: Tensor, train: int, classes: int, folds: int = 5) -> int:
+    """About what :func:`search_and_fit` takes at a time: the rows of its folds twice, and six tables of the first group's problems."""
+    width = 2 * x.values().numel() // x.shape[0] if x.layout == torch.sparse_csr else x.shape[1]
+    return 4 * folds * (train // 2) * (2 * width + 6 * len(_GROUPS[0]) * classes)
+
+
 def search_and_fit(
     x: Tensor | Rotated, y: Tensor, train: Tensor, test: Tensor, classes: int, order: Tensor, tolerance: float = 1e-4
 ) -> tuple[Tensor, float]:

@@ -25,9 +25,12 @@ class _Version(argparse.Action):
     """Looked up only where it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        print(f"carlg {version('carlg-kernels')}")
+        try:
+            print(f"carlg {version('carlg-kernels')}")
+        except PackageNotFoundError:
+            print("carlg, not installed as a package")
         parser.exit()
 
 

@@ -109,7 +109,10 @@ def _plan(arguments: argparse.Namespace, root: str) -> list[tuple[str, str, str,
     for _, _, settings, _ in plan:
         if settings not in SETTINGS:
             raise ConfigError(f"settings must be of {', '.join(SETTINGS)}, got {settings!r}")
-    return [task for task in plan if not _repeats(task)]
+    fresh = [task for task in plan if not _repeats(task)]
+    if not fresh:
+        raise ConfigError("settings published-cosine has no row of its own here: the published schedule is the cosine already")
+    return fresh
 
 
 def _config(name: str, variant: str, settings: str, seed: int) -> Config:
@@ -260,11 +263,17 @@ def _other_table(rows: list[dict[str, Any]]) -> str:
         seeds = {row["seed"]: row["random_init"] for row in mine}.values()
         first = [statistics.fmean(figures[key] for figures in seeds) for key in keys]
         lines.append(f"| {name} | untrained encoder | | " + " | ".join(f"{v:.3f}" for v in first) + " |")
-        for variant, settings in sorted({(row["variant"], row["settings"]) for row in mine}):
+        for variant, settings in sorted({(row["variant"], row["settings"]) for row in mine}, key=_place):
             chosen = [row for row in mine if (row["variant"], row["settings"]) == (variant, settings)]
             values = [statistics.fmean(r[key] for r in chosen) for key in keys]
             lines.append(f"| {name} | {variant} | {settings} | " + " | ".join(f"{v:.3f}" for v in values) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _place(kind: tuple[str, str]) -> tuple[str, int]:
+    """Variants by name, their settings in the order of the tables, others at the end."""
+    variant, settings = kind
+    return variant, SETTINGS.index(settings) if settings in SETTINGS else len(SETTINGS)
 
 
 _INTRODUCTION = """# Reproduction of the paper's tables

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import carlg_kernels as ck
-from carlg.classifier import PENALTIES, draw_orders, fit_grid, prepare, search_and_fit
+from carlg.classifier import PENALTIES, draw_orders, fit_grid, prepare, search_and_fit, search_bytes
 from carlg.config import ConfigError
 from carlg.graph import Graph, csr_tensor, scipy_csr, take_rows
 from carlg.propagation import multiply, short_columns, split_binary
@@ -45,13 +45,13 @@ def _part_sizes(nodes: int, protocol: str) -> tuple[int, int, int]:
 
 
 def unit_length(x: Tensor) -> Tensor:
-    """Rows of length one, dense or CSR."""
+    """Rows of length one in float32, dense or CSR."""
     if x.layout == torch.sparse_csr:
         matrix = scipy_csr(x).astype(np.float32).copy()
         length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
         matrix.data /= np.repeat(np.where(length > 0, length, 1), np.diff(matrix.indptr))
         return csr_tensor(matrix)
-    return torch.nn.functional.normalize(x, dim=1)
+    return torch.nn.functional.normalize(x.to(torch.float32), dim=1)
 
 
 def random_splits(nodes: int, protocol: str, count: int, seed: int = 1) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -83,7 +83,7 @@ def classify(x: Tensor, graph: Graph, protocol: str = "20/40/40", splits: int = 
 
     parts = [[labelled[part] for part in split] for split in random_splits(len(labelled), protocol, splits)]
     jobs = [partial(score, *split, draw_orders(len(split[0]), generator)) for split in parts]
-    table = torch.tensor(side_by_side(jobs), dtype=torch.float64)
+    table = torch.tensor(side_by_side(jobs, search_bytes(x, len(parts[0][0]), classes)), dtype=torch.float64)
     return table[:, 0], table[:, 1]
 
 

@@ -266,8 +266,9 @@ class Trainer:
 
     def _nothing_to_gain(self, h: Tensor | None, rank: float) -> str:
         """Why the untrained encoder cannot be bettered, or nothing; ``h`` and ``rank`` are of the whole graph."""
-        if self.guard is None or h is None:
+        if self.guard is None:
             return ""
+        assert h is not None
         return self.guard.objection(h, rank, self.config.layers[-1], self.config.barrier > 0)
 
     def _reservation(self) -> str:

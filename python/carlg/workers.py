@@ -11,14 +11,19 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-# Each job has matrices of its own.
-_MOST = 8
+# Jobs at a time, and the memory that they may take together.
+_MOST, _MEMORY = 8, 2 << 30
 
 
-def side_by_side(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results in the order of the jobs. Threads that torch starts meanwhile work alone; an exception ends the jobs that wait."""
+def side_by_side(jobs: Sequence[Callable[[], Result]], bytes_each: int = 0) -> list[Result]:
+    """Results in the order of the jobs, fewer at a time where each takes many bytes.
+
+    Threads that torch starts meanwhile work alone. After an exception the jobs that wait are dropped, those that run are waited for.
+    """
     threads = torch.get_num_threads()
-    workers = min(threads, len(jobs), _MOST)
+    if threads == 1:
+        return [job() for job in jobs]
+    workers = min(threads, len(jobs), _MOST, max(1, _MEMORY // max(1, bytes_each)))
     torch.set_num_threads(1)
     try:
         if workers < 2:

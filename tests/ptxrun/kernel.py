@@ -36,7 +36,7 @@ class Kernel:
             with open(cpp, "w") as f:
                 f.write(src)
             tmp = "%s.%d" % (so, os.getpid())
-            r = subprocess.run(CXX + [cpp, "-o", tmp], capture_output=True, text=True)
+            r = subprocess.run([*CXX, f"-I{HERE}", cpp, "-o", tmp], capture_output=True, text=True)
             if r.returncode:
                 raise PtxError("g++ failed on %s:\n%s" % (cpp, r.stderr[:3000]))
             os.replace(tmp, so)

@@ -8,7 +8,7 @@ import struct
 from .arithmetic import Arithmetic
 from .control import Control
 from .parser import parse_module, parse_var, statements
-from .tables import BITS, FLOATS, HERE, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
+from .tables import BITS, FLOATS, RND, SREG, STATE, PtxError, Unsupported, ct, split_top
 
 
 class Inst:
@@ -388,7 +388,7 @@ class Translator(Arithmetic, Control):
         colls = "".join("static void coll_%d(Block& b,Thread** w,u32 m){%s}\n" % (k, body) for k, (i, body) in enumerate(self.colls))
         return "\n".join(
             [
-                '#include "%s/ptx_rt.h"' % HERE,
+                '#include "ptx_rt.h"',
                 "static const u64 STATIC_SHARED=%d;" % self.static,
                 g,
                 "static void init_globals(){%s}" % gi,
@@ -401,6 +401,6 @@ class Translator(Arithmetic, Control):
                 colls,
                 "static void run_coll(Block& b,Thread** w,u32 m,u32 k){switch(k){%s}}"
                 % "".join("case %d:coll_%d(b,w,m);break;" % (k, k) for k in range(len(self.colls))),
-                '#include "%s/ptx_sched.h"' % HERE,
+                '#include "ptx_sched.h"',
             ]
         )

@@ -1,7 +1,6 @@
 """Loaders: published layouts, own files, made graphs, features that stay sparse."""
 
 import collections
-import io
 import json
 import multiprocessing
 import pickle
@@ -320,19 +319,56 @@ def test_masks_of_another_graph():
 def test_planetoid_pickles_run_no_code(call, tmp_path):
     module, name = call.split()
     text = f"open({str(tmp_path / 'ran')!r}, 'w')"
-    attack = f"c{module}\n{name}\n(V{text}\ntR.".encode()
-    with pytest.raises(pickle.UnpicklingError, match=f"{module}.{name} is not expected"):
-        data._unpickle(io.BytesIO(attack))
+    (tmp_path / "attack").write_bytes(f"c{module}\n{name}\n(V{text}\ntR.".encode())
+    with pytest.raises(ConfigError, match=rf"cannot read .*attack: {module}\.{name} is not expected"):
+        data._unpickle(tmp_path / "attack")
     assert not (tmp_path / "ran").exists()
 
 
+class _Called:
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _Called(np.ndarray, ((1,), np.dtype("O"), b"A" * 8)),
+        np.array([None, 1]),
+        np.zeros(2, dtype=[("a", np.int32)]),
+        [1, 2],
+        sp.csr_matrix((np.ones(1), np.array([7]), np.array([0, 1])), shape=(1, 8)).tocsc(),
+    ],
+    ids=["raw memory", "objects", "records", "list", "csc"],
+)
+def test_planetoid_pickles_hold_numbers(content, tmp_path):
+    (tmp_path / "file").write_bytes(pickle.dumps(content))
+    with pytest.raises(ConfigError, match="cannot read .*file: "):
+        data._unpickle(tmp_path / "file")
+
+
+def test_planetoid_pickles_that_are_damaged(tmp_path):
+    whole = pickle.dumps(sp.csr_matrix(np.eye(3)))
+    beyond = sp.csr_matrix(np.eye(3))
+    beyond.indices[1] = 9
+    for content in (b"", whole[:40], b"not a pickle", pickle.dumps(beyond)):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot read .*file: "):
+            data._unpickle(tmp_path / "file")
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_planetoid_pickles_of_any_age_are_read(protocol):
+def test_planetoid_pickles_of_any_age_are_read(protocol, tmp_path):
     matrix = sp.csr_matrix(np.eye(3, dtype=np.float32))
-    content = {"graph": collections.defaultdict(list, {0: [1]}), "x": matrix, "y": np.eye(2, dtype=np.int32), "one": np.float64(1)}
-    found = data._unpickle(io.BytesIO(pickle.dumps(content, protocol)))
-    assert found["graph"] == {0: [1]} and found["one"] == 1 and found["y"].dtype == np.int32
-    assert (found["x"] != matrix).nnz == 0 and np.array_equal(found["y"], np.eye(2))
+    graph = collections.defaultdict(list, {0: [1]})
+    for content in (matrix, graph, np.eye(2, dtype=np.int32)):
+        (tmp_path / "file").write_bytes(pickle.dumps(content, protocol))
+        found = data._unpickle(tmp_path / "file")
+        assert type(found) is type(content)
+        assert found == content if isinstance(content, dict) else not (found != content).sum()
 
 
 def test_normalisations_agree_between_layouts():

@@ -48,3 +48,43 @@ def test_accuracies_do_not_depend_on_the_threads(threads, tiny):
         found.append(torch.stack(classify(x, tiny, splits=5)))
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     assert 0.2 < float(found[0].mean()) < 1
+
+
+def test_sums_do_not_depend_on_the_threads(threads):
+    """Torch cuts sums of this length by its threads, so their last bits tell how many there were."""
+    x = torch.randn(1_000_003)
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        found.append(torch.stack(side_by_side([lambda i=i: x[i:].sum() for i in range(6)])))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_calls_at_the_same_time_leave_the_threads(threads):
+    threads(2)
+    calls = [threading.Thread(target=side_by_side, args=([lambda: time.sleep(0.05)] * 4,)) for _ in range(3)]
+    for i, call in enumerate(calls):
+        call.start()
+        time.sleep(0.02 * i)
+    for call in calls:
+        call.join()
+    seen = []
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert seen == [2]
+
+
+@pytest.mark.parametrize(("bytes_each", "most"), [(0, 3), (1 << 30, 2), (3 << 30, 1)])
+def test_large_jobs_run_fewer_at_a_time(threads, bytes_each, most):
+    threads(3)
+    together, running, highest = threading.Barrier(most), [], []
+
+    def job():
+        running.append(1)
+        highest.append(len(running))
+        together.wait(60)
+        running.pop()
+
+    side_by_side([job] * 6, bytes_each)
+    assert max(highest) <= most
