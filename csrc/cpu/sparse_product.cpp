@@ -51,8 +51,8 @@ template <typename T>
 void multiply(const SparseRows& a, const T* b, int64_t b_rows, int64_t width, T* y) {
   constexpr int64_t L = kLanes<T>, W = kSlab<T>;
   if (width > W && a.pointers[a.rows] >= kReuse * std::min(a.rows, b_rows)) {
-    const bool two = W == L && ceil_div(width, 2 * W) >= thread_count() &&
-                     2 * kVectorBytes * b_rows <= kNear;
+    const bool two =
+        W == L && ceil_div(width, 2 * W) >= thread_count() && 2 * kVectorBytes * b_rows <= kNear;
     return two ? multiply_slabs<2 * W>(a, b, b_rows, width, y)
                : multiply_slabs<W>(a, b, b_rows, width, y);
   }
