@@ -162,3 +162,9 @@ def test_protocols(tiny):
         resolve_protocol("masks", tiny)
     val, test = classify(tiny.x, tiny, "80/10/10", 2)
     assert val.shape == test.shape == (2,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_features_of_any_floating_type(dtype, tiny):
+    words = (torch.rand(tiny.num_nodes, 20, generator=torch.Generator().manual_seed(1)) < 0.4).float()
+    assert evaluate(words.to(dtype), tiny, splits=2) == evaluate(words, tiny, splits=2)
